@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* capture.h - the primary's side of one epoch in memory: dirty pages copied into slabs.
+ * A slab is 2048 pages of staging (8 MiB) and the numbers of its pages; one slab is told by one notify-write.  All slabs
+ * are made when the session starts and go round between the epoch thread (fills) and the ship thread (sends, gives back).
+ * Nothing here allocates, blocks or knows of sockets. */
+#ifndef FT_CAPTURE_H
+#define FT_CAPTURE_H
+
+#include <stdint.h>
+#include "bitmap.h"
+#include "pool.h"
+#include "record.h"
+#include "region.h"
+
+#define SLAB_PAGES FTW_NOTIFY_PAGES_MAX
+
+struct slab {
+	uint8_t *memory;	    /* SLAB_PAGES pages */
+	uint32_t nr;		    /* pages in it */
+	uint64_t page[SLAB_PAGES];  /* their numbers, ascending */
+	uint64_t epoch;
+	void *owner_link;	    /* the owner's queue node; not touched here */
+};
+
+int slab_create(struct slab **out, struct pool *pool);
+void slab_destroy(struct slab *s, struct pool *pool); /* NULL is harmless */
+
+/* capture_fill - copy pages of @dirty from @*at on into @s until it is full or the set is at its end; *@at moves on.
+ * Pages that no region holds are skipped.  Returns the number of pages copied.  Non-temporal copies where they win
+ * (measured: tests/bench/bench_capture.c). */
+uint32_t capture_fill(struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at);
+
+/* What is to be sent of a slab: runs of data pages and runs of zero pages. */
+struct slab_plan {
+	uint32_t nr_data, nr_zero;	     /* pages */
+	uint32_t nr_data_runs, nr_zero_runs;
+	struct page_run data[SLAB_PAGES];    /* neighbouring page numbers; also neighbours in the slab's memory */
+	uint32_t data_slot[SLAB_PAGES];	     /* slab slot of a data run's first page */
+	struct page_run zero[SLAB_PAGES];
+	uint64_t data_digest, zero_digest;
+};
+/* slab_plan - find zero pages, make runs, compute digests.  Outside the pause. */
+void slab_plan(const struct slab *s, struct slab_plan *out);
+
+#endif

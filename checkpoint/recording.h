@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: MIT */
+/* recording.h - the file that --record writes and ftdump reads: every message and write of one side, with time.
+ * docs/protocol.md "Recorded streams" has the layout.  Thread-safe.  A full disk ends the recording with one
+ * log line, never the protection. */
+#ifndef FT_RECORDING_H
+#define FT_RECORDING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/uio.h>
+#include <ft/error.h>
+
+struct recording;
+
+enum recording_kind { RECORDING_MESSAGE = 1, RECORDING_WRITE = 2, RECORDING_OPEN = 3, RECORDING_CLOSE = 4 };
+enum recording_direction { RECORDING_SENT = 1, RECORDING_RECEIVED = 2 };
+
+struct recording_entry {
+	uint32_t kind, direction, lane;
+	uint64_t time_ns;
+	uint32_t window; /* writes */
+	uint64_t offset;
+	uint32_t write_bytes;   /* writes: octets on the wire, also when the payload was not recorded */
+	uint32_t payload_bytes; /* octets of @payload that are in the file */
+	const uint8_t *payload; /* message, pages, or text of open/close */
+};
+
+int recording_create(struct recording **out, const char *path, bool payload, struct ft_error *err);
+void recording_message(struct recording *r, uint32_t direction, uint32_t lane, const void *msg, size_t len); /* @r may be NULL: nothing */
+void recording_write(struct recording *r, uint32_t direction, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov);
+void recording_mark(struct recording *r, uint32_t kind, const char *text); /* open, close */
+void recording_close(struct recording *r);
+
+struct recording_reader;
+int recording_open(struct recording_reader **out, const char *path, struct ft_error *err);
+/* 1: an entry, valid until the next call; 0: end; -EPROTO: damaged, with the offset in the sentence; -ENODATA: cut off in an entry. */
+int recording_next(struct recording_reader *r, struct recording_entry *out, struct ft_error *err);
+void recording_reader_close(struct recording_reader *r);
+
+#endif

@@ -1,0 +1,65 @@
+/* SPDX-License-Identifier: MIT */
+/* standby.h - the secondary's side of an epoch: records come in, are checked and collected; a whole epoch is committed
+ * and then applied to the standby image.  Knows no sockets and no threads: engine/secondary.c moves the octets.
+ *
+ * Must hold (standby_check() restates it):
+ *  S1  The standby image is changed only by standby_apply(), and only with pages of an epoch whose commit verified.
+ *  S2  Between commit and the end of apply, receive image, sets and device state of that epoch are kept, so that the
+ *      apply can be finished or repeated; the repetition is harmless.
+ *  S3  The device state handed to failover belongs to the same epoch as the image.
+ *  S4  No record of epoch n+1 that tells pages is accepted before n is applied.
+ * standby_consume() and standby_begin_apply()/standby_end_apply() are called by one thread at a time (the caller's lock);
+ * standby_apply_run() may run beside standby_consume(). */
+#ifndef FT_STANDBY_H
+#define FT_STANDBY_H
+
+#include <stdint.h>
+#include "codec.h"
+#include "pool.h"
+#include "received.h"
+#include "region.h"
+
+struct standby;
+
+struct standby_options {
+	uint32_t lanes;	     /* data lanes of this connection */
+	uint64_t state_max;
+};
+
+/* standby_create - for the layout of @regions (kept by the caller until destroy).  The receive image (mirror placement: as large as the
+ * page space) comes from mmap with MAP_NORESERVE: pages that never arrive cost nothing.  State buffers come from @pool. */
+int standby_create(struct standby **out, const struct region_table *regions, const struct standby_options *opt, struct ft_error *err);
+void standby_destroy(struct standby *s);
+
+/* Memory that the peer writes into. */
+void *standby_image(struct standby *s, uint64_t *len);
+uint64_t standby_memory_bytes(struct standby *s);     /* in use for receiving */
+
+/* standby_connect - a new connection begins: partial epochs are dropped, record counters start at 0.
+ * A committed epoch that is not applied yet stays, and must be applied before the first record. @lanes as in options. */
+void standby_connect(struct standby *s, uint32_t lanes);
+
+enum standby_event { STANDBY_NOTHING = 0, STANDBY_COMMITTED = 1 /* epoch complete and verified: ack it, then apply */ };
+
+/* standby_consume - one message of @lane: notify-write, zero-pages, device-state or commit (others: -EINVAL).  Sequence numbers are
+ * checked per lane: a repeated record is dropped and counted, a gap is -EPROTO.  *@event.
+ * -EPROTO, -EBADMSG (digest), -E2BIG (state), -ESTALE: the standby image is untouched; the connection must be ended with @err's sentence. */
+int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t len, enum standby_event *event, struct ft_error *err);
+
+/* -- apply: begin, run (long, no lock), end -- */
+bool standby_apply_pending(const struct standby *s);
+void standby_begin_apply(struct standby *s);
+/* standby_apply_run - copy received data pages in runs, clear zero pages.  Returns pages written.  Repeatable. */
+uint64_t standby_apply_run(struct standby *s);
+void standby_end_apply(struct standby *s);
+
+uint64_t standby_epoch_committed(const struct standby *s); /* verified; 0: none */
+uint64_t standby_epoch_applied(const struct standby *s);
+uint64_t standby_epoch_receiving(const struct standby *s); /* 0: none begun */
+uint64_t standby_duplicates(const struct standby *s);	   /* repeated records */
+/* standby_state - device state of the applied epoch.  Valid until the next standby_consume(). */
+const void *standby_state(const struct standby *s, uint64_t *len);
+/* standby_reset - forget everything: the next epoch is 1 of a new sync.  The image counts as incomplete. */
+void standby_reset(struct standby *s);
+
+#endif

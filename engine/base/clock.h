@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* clock.h - monotonic time and deadlines.  Nothing in ft reads the wall clock to decide anything. */
+#ifndef FT_BASE_CLOCK_H
+#define FT_BASE_CLOCK_H
+
+#include <stdint.h>
+#include <time.h>
+
+#define NS_PER_MS UINT64_C(1000000)
+#define NS_PER_S UINT64_C(1000000000)
+
+/* A deadline is a point of CLOCK_MONOTONIC in ns. */
+#define DEADLINE_NEVER UINT64_MAX
+
+static inline uint64_t now_ns(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
+}
+
+static inline uint64_t deadline_in_ms(uint64_t ms)
+{
+	return now_ns() + ms * NS_PER_MS;
+}
+
+static inline struct timespec timespec_of_ns(uint64_t ns)
+{
+	return (struct timespec){ .tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S) };
+}
+
+/* For poll(): ms left, rounded up so that a wait never ends early; 0 when over, -1 for never. */
+static inline int deadline_poll_ms(uint64_t deadline)
+{
+	uint64_t now;
+
+	if (deadline == DEADLINE_NEVER)
+		return -1;
+	now = now_ns();
+	if (now >= deadline)
+		return 0;
+	now = (deadline - now + NS_PER_MS - 1) / NS_PER_MS;
+	return now > 3600000 ? 3600000 : (int)now;
+}
+
+#endif

@@ -1,0 +1,36 @@
+/* SPDX-License-Identifier: MIT */
+/* pool.h - memory for staging and receive images: a jemalloc arena of its own whose extents come from mmap,
+ * with a hard cap, huge-page advice and optional mlock.  The arena belongs to a private, renamed copy of
+ * jemalloc inside libft (tools/cmake), so the malloc of the embedding VMM is never replaced.
+ * Thread-safe.  Nothing on the epoch path allocates: slabs are made once and reused. */
+#ifndef FT_BASE_POOL_H
+#define FT_BASE_POOL_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <ft/error.h>
+
+struct pool;
+
+struct pool_options {
+	uint64_t cap_bytes;  /* mapped memory never exceeds it */
+	bool huge_pages;     /* MADV_HUGEPAGE on extents of 2 MiB and more */
+	bool lock;	     /* mlock extents; pool_create checks RLIMIT_MEMLOCK against the cap */
+};
+
+struct pool_stats {
+	uint64_t cap_bytes, mapped_bytes, used_bytes, peak_bytes; /* mapped: what the arena holds; used: handed out */
+	bool huge_pages, locked;
+};
+
+int pool_create(struct pool **out, const struct pool_options *opt, struct ft_error *err);
+/* pool_alloc - @len octets, aligned to @align (a power of two), zeroed on first use of the mapping only.
+ * NULL at the cap or without memory. */
+void *pool_alloc(struct pool *p, size_t len, size_t align);
+void pool_free(struct pool *p, void *mem, size_t len);
+void pool_stats(struct pool *p, struct pool_stats *out);
+/* pool_destroy - everything handed out must have come back.  NULL is harmless. */
+void pool_destroy(struct pool *p);
+
+#endif
