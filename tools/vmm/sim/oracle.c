@@ -93,24 +93,20 @@ void sim_oracle_destroy(struct sim_oracle *o)
 	free(o);
 }
 
-uint64_t sim_oracle_epoch(struct sim *primary)
-{
-	uint64_t epoch;
-
-	pthread_mutex_lock(&primary->lock);
-	epoch = primary->last_cut;
-	pthread_mutex_unlock(&primary->lock);
-	return epoch;
-}
-
+/* The newest cut of that epoch: the engine begins at 1 again with each connection. */
 static int find_cut(struct sim *primary, uint64_t epoch, struct cut *out, struct ft_error *err)
 {
+	uint64_t serial, last;
+	bool found = false;
+
 	pthread_mutex_lock(&primary->lock);
-	*out = primary->cut[epoch % SIM_CUTS];
+	last = primary->serial > SIM_CUTS ? primary->serial - SIM_CUTS : 0;
+	for (serial = primary->serial; serial > last && !found; serial--) {
+		*out = primary->cut[serial % SIM_CUTS];
+		found = out->serial == serial && out->epoch == epoch;
+	}
 	pthread_mutex_unlock(&primary->lock);
-	if (!epoch || out->epoch != epoch)
-		return say(err, -ENODATA, "epoch %llu was never cut, or too long ago", (unsigned long long)epoch);
-	return 0;
+	return found ? 0 : say(err, -ENODATA, "epoch %llu was never cut, or too long ago", (unsigned long long)epoch);
 }
 
 int sim_oracle_compare(struct sim_oracle *o, uint64_t epoch, struct sim *image, struct ft_error *err)
@@ -156,19 +152,24 @@ int sim_verify(struct sim *s, uint64_t *steps, uint64_t *pages, struct ft_error 
 	return ret;
 }
 
-int sim_same_state(struct sim *primary, uint64_t epoch, struct sim *standby, struct ft_error *err)
+int sim_same_state(struct sim *primary, struct sim *standby, uint64_t *epoch, struct ft_error *err)
 {
 	struct cut c;
-	int ret = find_cut(primary, epoch, &c, err);
 
-	if (ret)
-		return ret;
+	*epoch = 0;
 	if (!standby->has_loaded)
 		return say(err, -ENODATA, "no state was loaded");
+	pthread_mutex_lock(&primary->lock);
+	c = primary->cut[standby->loaded_serial % SIM_CUTS];
+	pthread_mutex_unlock(&primary->lock);
+	if (c.serial != standby->loaded_serial)
+		return say(err, -ENODATA, "the state that was loaded is of cut %llu, which the primary did not make, or too long ago",
+			   (unsigned long long)standby->loaded_serial);
+	*epoch = c.epoch;
 	for (uint32_t i = 0; i < primary->cfg.nr_cpus; i++)
 		if (memcmp(&c.regs[i], &standby->loaded[i], sizeof(c.regs[i])))
 			return say(err, -EBADMSG, "vCPU %u went on from step %llu; epoch %llu ended at %llu", i,
-				   (unsigned long long)standby->loaded[i].steps, (unsigned long long)epoch,
+				   (unsigned long long)standby->loaded[i].steps, (unsigned long long)c.epoch,
 				   (unsigned long long)c.regs[i].steps);
 	return 0;
 }

@@ -26,7 +26,7 @@
 #define FILL_STEP UINT64_C(0x9e3779b97f4a7c15)
 
 struct state_head {
-	uint64_t magic, total_bytes, pauses, seed, nr_cpus;
+	uint64_t magic, total_bytes, serial, seed, nr_cpus;
 	uint64_t has_checksum, checksum; /* of the memory */
 	uint64_t sum;			 /* of this struct with sum 0, and of the vCPUs' registers behind it */
 };
@@ -241,7 +241,6 @@ static void pause_guest(struct sim *s)
 	if (!s->paused) {
 		s->paused = true;
 		s->paused_at_ns = clock_ns();
-		s->pauses++;
 	}
 	set_halt_locked(s);
 	wait_parked_locked(s);
@@ -405,7 +404,7 @@ static int op_resume(void *user, struct ft_error *err)
 	return ret;
 }
 
-/* ---- device state: head, registers, then a filler that depends on the pause and is checked as well ---- */
+/* ---- device state: head, registers, then a filler that depends on the epoch and is checked as well ---- */
 
 static uint64_t sum_words(const void *buf, size_t len)
 {
@@ -434,7 +433,7 @@ static void make_front(struct sim *s, struct state_front *f)
 	memset(f, 0, sizeof(*f));
 	f->head.magic = STATE_MAGIC;
 	f->head.total_bytes = want > front_bytes(s) ? want : front_bytes(s);
-	f->head.pauses = s->pauses;
+	f->head.serial = s->serial;
 	f->head.seed = s->cfg.seed;
 	f->head.nr_cpus = s->cfg.nr_cpus;
 	f->head.has_checksum = s->cfg.checksum;
@@ -457,7 +456,7 @@ static int op_save_state(void *user, struct ft_state_sink *sink, struct ft_error
 	ret = ft_state_write(sink, &f, front_bytes(s));
 	if (ret)
 		return say(err, ret, "sim: device state: %s", strerror(-ret));
-	word = mix64(f.head.pauses);
+	word = mix64(f.head.serial);
 	for (left = f.head.total_bytes - front_bytes(s); left;) {
 		size_t cap = 0, want = left < 65536 ? left : 65536;
 		uint8_t *buf = ft_state_buffer(sink, want, &cap);
@@ -494,7 +493,7 @@ static int check_front(struct sim *s, struct state_front *f, const void *buf, si
 
 static int check_filler(const struct state_front *f, const uint8_t *at, size_t len, struct ft_error *err)
 {
-	uint64_t word = mix64(f->head.pauses);
+	uint64_t word = mix64(f->head.serial);
 
 	for (size_t i = 0; i < len; i += 8, word += FILL_STEP)
 		if (memcmp(at + i, &word, 8))
@@ -520,7 +519,7 @@ static int op_load_state(void *user, const void *buf, size_t len, struct ft_erro
 		s->guest->cpu[i].regs = s->loaded[i] = f.regs[i];
 		atomic_store(&s->runner[i].steps, f.regs[i].steps);
 	}
-	s->pauses = f.head.pauses;
+	s->serial = s->loaded_serial = f.head.serial;
 	s->has_loaded = s->present_all = true;
 	return 0;
 }
@@ -556,11 +555,11 @@ static void op_output_cut(void *user, uint64_t epoch)
 	struct cut *c;
 
 	pthread_mutex_lock(&s->lock);
-	c = &s->cut[epoch % SIM_CUTS];
+	c = &s->cut[++s->serial % SIM_CUTS];
+	c->serial = s->serial;
 	c->epoch = epoch;
 	for (uint32_t i = 0; i < s->cfg.nr_cpus; i++)
 		c->regs[i] = s->guest->cpu[i].regs;
-	s->last_cut = epoch;
 	pthread_mutex_unlock(&s->lock);
 	if (s->output)
 		ft_output_cut(s->output, epoch);

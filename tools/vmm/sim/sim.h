@@ -107,16 +107,15 @@ struct sim_oracle;
 /* sim_oracle_create - of @primary, which must outlive it. One thread at a time may use an oracle. */
 FT_MUST int sim_oracle_create(struct sim_oracle **out, struct sim *primary, struct ft_error *err);
 void sim_oracle_destroy(struct sim_oracle *o);
-/* sim_oracle_compare - is @image (a sim of the same configuration, its memory at rest) exactly epoch @epoch of the primary?
+/* sim_oracle_compare - is @image (a sim of the same configuration, its memory at rest) exactly what the primary was when it last
+ * cut an epoch of that number?  (The engine counts from 1 again with each connection.)
  * -EBADMSG: no, and @err names the first difference; -ENODATA: the primary never cut that epoch, or too long ago. */
 FT_MUST int sim_oracle_compare(struct sim_oracle *o, uint64_t epoch, struct sim *image, struct ft_error *err);
-/* sim_oracle_epoch - the last epoch the primary cut; 0: none. */
-uint64_t sim_oracle_epoch(struct sim *primary);
 /* sim_verify - is the memory of @s what its vCPUs' steps say?  Replays from the beginning, needs no other side.  The guest
  * is stopped meanwhile.  @steps, @pages: how much was checked; may be NULL. */
 FT_MUST int sim_verify(struct sim *s, uint64_t *steps, uint64_t *pages, struct ft_error *err);
-/* sim_same_state - have the vCPUs of @standby, which was activated, gone on from epoch @epoch of @primary?  Exact if @standby has not run yet. */
-FT_MUST int sim_same_state(struct sim *primary, uint64_t epoch, struct sim *standby, struct ft_error *err);
+/* sim_same_state - did @standby, into which a state was loaded, go on exactly from an epoch of @primary?  *@epoch: which one. */
+FT_MUST int sim_same_state(struct sim *primary, struct sim *standby, uint64_t *epoch, struct ft_error *err);
 
 /* -- the client that gets the output: client.c -- */
 #define SIM_MESSAGE_MAGIC UINT64_C(0x73696d2d6d736731)

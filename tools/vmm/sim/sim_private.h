@@ -10,9 +10,9 @@
 
 #define SIM_CUTS 4096u /* epochs whose border the oracle knows */
 
-/* Where the vCPUs stood when an epoch was cut. */
+/* Where the vCPUs stood when an epoch was cut.  The engine counts epochs from 1 in each connection; the serial goes on. */
 struct cut {
-	uint64_t epoch;
+	uint64_t serial, epoch;
 	struct guest_regs regs[SIM_CPUS_MAX];
 };
 
@@ -43,9 +43,9 @@ struct sim {
 	uint32_t nr_threads, nr_running;
 	bool started, paused, quit; /* paused: by the engine */
 	uint32_t stopped;	    /* by tests */
-	uint64_t paused_at_ns, longest_pause_ns, pauses;
-	struct cut *cut; /* SIM_CUTS, by epoch modulo */
-	uint64_t last_cut;
+	uint64_t paused_at_ns, longest_pause_ns;
+	struct cut *cut; /* SIM_CUTS, by serial modulo */
+	uint64_t serial; /* of the last cut */
 	struct {
 		uint64_t calls, at, times, delay_ns;
 	} fault[SIM_OP_COUNT];
@@ -56,6 +56,7 @@ struct sim {
 
 	uint64_t reported; /* epoch thread */
 	bool present_all, has_loaded; /* set by load_state, before the guest runs */
+	uint64_t loaded_serial;
 	struct guest_regs loaded[SIM_CPUS_MAX];
 
 	pthread_mutex_t session_lock;
