@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* guest.c - what runs inside of the guest of the demo and of the tests.
- * Counts on the console, keeps a checksum in every page of a block of memory, rewrites pages at a set rate, sweeps all of
- * them all the time, and watches the kernel's log and clock.  Whoever reads the console can so tell whether a guest that was
- * moved to another host is still the same one, and whether its memory is whole.
+ * Counts on the console, keeps a checksum in every page of a block of memory, rewrites pages at a set rate, sweeps all
+ * of them all the time, and watches the kernel's log and clock.  Whoever reads the console can so tell whether a guest
+ * that was moved to another host is still the same one, and whether its memory is whole.
  *
  * One thread, started by init in the initramfs; settings come from the kernel's command line:
  *   ft.mem=MIB      checked memory (64)                     ft.ws=MIB     part of it that is rewritten (16)
@@ -16,8 +16,9 @@
  *   BAD page 17 ..., KLOG text, BACK ...                    the first of each kind, in words
  *   ECHO text                                               the answer to a line that was typed
  *
- * A page holds its number, the sequence number of its last writing, and words that follow from both; the sequence number is
- * also kept outside of the page, and the sum over all pages in a third place.  So a page that is old, but whole, is found too. */
+ * A page holds its number, the sequence number of its last writing, and words that follow from both; the sequence
+ * number is also kept outside of the page, and the sum over all pages in a third place.  So a page that is old, but
+ * whole, is found too. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -41,14 +42,14 @@ struct page {
 
 struct guest {
 	struct page *pages;
-	uint32_t *seq;	/* of each page, as it must be */
+	uint32_t *seq;  /* of each page, as it must be */
 	uint64_t total; /* of mix(no, seq) over all pages */
 	uint64_t nr_pages, nr_ws;
 	uint64_t rate, period_ns, sweep_ns;
 
 	uint64_t counter, steps, errs, sweeps, klog, back;
 	uint64_t sweep_next, sweep_total; /* where the sweep is, and its sum so far */
-	uint64_t sweep_writes;		  /* change of the sum by rewriting pages that this sweep is past */
+	uint64_t sweep_writes;            /* change of the sum by rewriting pages that this sweep is past */
 	uint64_t random;
 	int kmsg;
 };
@@ -130,9 +131,9 @@ static void check(struct guest *g, uint64_t no, const char *when)
 		return;
 	const struct page *p = &g->pages[no];
 	if (!g->errs++)
-		say("BAD page %llu %s: no %llu seq %llu, must be %u, sum %016llx, must be %016llx", (unsigned long long)no,
-		    when, (unsigned long long)p->no, (unsigned long long)p->seq, g->seq[no], (unsigned long long)p->sum,
-		    (unsigned long long)page_sum(p));
+		say("BAD page %llu %s: no %llu seq %llu, must be %u, sum %016llx, must be %016llx",
+		    (unsigned long long)no, when, (unsigned long long)p->no, (unsigned long long)p->seq, g->seq[no],
+		    (unsigned long long)p->sum, (unsigned long long)page_sum(p));
 }
 
 static void rewrite(struct guest *g)
@@ -170,10 +171,24 @@ static void sweep_some(struct guest *g, uint64_t n)
 /* Lines of the kernel's log that no healthy guest has. */
 static bool is_bad(const char *line)
 {
-	static const char *const bad[] = { "BUG:",	     "kernel BUG",   "Oops",	       "Kernel panic", "WARNING: CPU",
-					   "soft lockup",    "hard LOCKUP",  "detected stall", "self-detected", "rcu: INFO",
-					   "blocked for more", "Call Trace", "general protection", "double fault",
-					   "Machine check",  "segfault at",  "Out of memory", "unknown reason" };
+	static const char *const bad[] = {"BUG:",
+					  "kernel BUG",
+					  "Oops",
+					  "Kernel panic",
+					  "WARNING: CPU",
+					  "soft lockup",
+					  "hard LOCKUP",
+					  "detected stall",
+					  "self-detected",
+					  "rcu: INFO",
+					  "blocked for more",
+					  "Call Trace",
+					  "general protection",
+					  "double fault",
+					  "Machine check",
+					  "segfault at",
+					  "Out of memory",
+					  "unknown reason"};
 
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		if (strstr(line, bad[i]))
@@ -217,10 +232,10 @@ static void answer(void)
 static void print_line(struct guest *g, uint64_t t)
 {
 	read_klog(g);
-	say("C %llu steps %llu errs %llu sweeps %llu klog %llu back %llu t %llu.%03llu", (unsigned long long)++g->counter,
-	    (unsigned long long)g->steps, (unsigned long long)g->errs, (unsigned long long)g->sweeps,
-	    (unsigned long long)g->klog, (unsigned long long)g->back, (unsigned long long)(t / NS_PER_S),
-	    (unsigned long long)(t % NS_PER_S / 1000000));
+	say("C %llu steps %llu errs %llu sweeps %llu klog %llu back %llu t %llu.%03llu",
+	    (unsigned long long)++g->counter, (unsigned long long)g->steps, (unsigned long long)g->errs,
+	    (unsigned long long)g->sweeps, (unsigned long long)g->klog, (unsigned long long)g->back,
+	    (unsigned long long)(t / NS_PER_S), (unsigned long long)(t % NS_PER_S / 1000000));
 }
 
 /* How many of @per_s things a second are due after @dt_ns; what is over stays in @rest.
@@ -256,7 +271,7 @@ static void run(struct guest *g)
 			if (line_at <= t)
 				line_at = t + g->period_ns;
 		}
-		nanosleep(&(struct timespec){ .tv_nsec = TICK_NS }, NULL);
+		nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
 	}
 }
 
@@ -284,7 +299,7 @@ static void *take(uint64_t bytes)
 
 int main(void)
 {
-	struct guest g = { .random = 88172645463325252ull };
+	struct guest g = {.random = 88172645463325252ull};
 	char cmdline[4096] = " ";
 	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
 
