@@ -171,24 +171,24 @@ static void sweep_some(struct guest *g, uint64_t n)
 /* Lines of the kernel's log that no healthy guest has. */
 static bool is_bad(const char *line)
 {
-	static const char *const bad[] = {"BUG:",
-					  "kernel BUG",
-					  "Oops",
-					  "Kernel panic",
-					  "WARNING: CPU",
-					  "soft lockup",
-					  "hard LOCKUP",
-					  "detected stall",
-					  "self-detected",
-					  "rcu: INFO",
-					  "blocked for more",
-					  "Call Trace",
-					  "general protection",
-					  "double fault",
-					  "Machine check",
-					  "segfault at",
-					  "Out of memory",
-					  "unknown reason"};
+	static const char *const bad[] = { "BUG:",
+					   "kernel BUG",
+					   "Oops",
+					   "Kernel panic",
+					   "WARNING: CPU",
+					   "soft lockup",
+					   "hard LOCKUP",
+					   "detected stall",
+					   "self-detected",
+					   "rcu: INFO",
+					   "blocked for more",
+					   "Call Trace",
+					   "general protection",
+					   "double fault",
+					   "Machine check",
+					   "segfault at",
+					   "Out of memory",
+					   "unknown reason" };
 
 	for (unsigned i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
 		if (strstr(line, bad[i]))
@@ -271,7 +271,7 @@ static void run(struct guest *g)
 			if (line_at <= t)
 				line_at = t + g->period_ns;
 		}
-		nanosleep(&(struct timespec){.tv_nsec = TICK_NS}, NULL);
+		nanosleep(&(struct timespec){ .tv_nsec = TICK_NS }, NULL);
 	}
 }
 
@@ -299,7 +299,7 @@ static void *take(uint64_t bytes)
 
 int main(void)
 {
-	struct guest g = {.random = 88172645463325252ull};
+	struct guest g = { .random = 88172645463325252ull };
 	char cmdline[4096] = " ";
 	int fd = open("/proc/cmdline", O_RDONLY | O_CLOEXEC);
 
