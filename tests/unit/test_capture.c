@@ -1,8 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* test_capture.c - checkpoint/capture.c and copy.c against a naive model: which pages, in which slots, with which octets. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "capture.h"
 #include "copy.h"
 #include "digest.h"
@@ -210,4 +213,28 @@ Test(capture, clear)
 		cr_assert_eq(page_is_zero(at + p * PAGE) != 0, p >= 10 && p < 4990, "page %lu", (unsigned long)p);
 	cr_assert_eq(pages_clear(at + 10 * PAGE, 4980), 0);
 	free(at);
+}
+
+/* A private mapping of a file that is not in memory: to drop it would bring the file's octets back. */
+Test(capture, clear_private_file)
+{
+	char name[] = "clear-XXXXXX";
+	int fd = mkstemp(name);
+	static uint8_t page[PAGE];
+	uint8_t *at;
+
+	cr_assert_geq(fd, 0);
+	unlink(name);
+	memset(page, 5, PAGE);
+	for (unsigned i = 0; i < 64; i++)
+		cr_assert_eq(write(fd, page, PAGE), PAGE);
+	fsync(fd);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* on a tmpfs nothing happens, and nothing is shown */
+	at = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	cr_assert_neq(at, MAP_FAILED);
+	cr_assert_eq(pages_clear(at, 64), 64);
+	for (uint64_t p = 0; p < 64; p++)
+		cr_assert(page_is_zero(at + p * PAGE));
+	munmap(at, 64 * PAGE);
+	close(fd);
 }
