@@ -194,16 +194,15 @@ int consume_head(const void *msg, size_t len, struct record_head *head, struct c
 	size_t used;
 	int rc;
 
-	if (len < HEAD || len > FTW_RECORD_MAX || len % 8)
-		return err_set(err, -EPROTO, "record: message of %zu octets, it must be a multiple of 8 from %zu to %u", len, HEAD,
-			       FTW_RECORD_MAX);
+	if (len < HEAD || len > FTW_RECORD_MAX)
+		return err_set(err, -EPROTO, "record: message of %zu octets, it must be %zu to %u", len, HEAD, FTW_RECORD_MAX);
 	memcpy(&w, octets, sizeof(w));
 	h = (struct record_head){ .type = from_be32(w.type),
 				  .len_bytes = from_be32(w.len_bytes),
 				  .seq = from_be32(w.seq),
 				  .epoch = from_be64(w.epoch) };
 	if (h.len_bytes > BODY_MAX || len != ((HEAD + h.len_bytes + 7) & ~(size_t)7))
-		return bad(err, h.type, "body of %" PRIu32 " octets in a message of %zu", h.len_bytes, len);
+		return bad(err, h.type, "body of %" PRIu32 " octets in a message of %zu", h.len_bytes, len); /* also: not a multiple of 8 */
 	if (from_be32(w.reserved))
 		return bad(err, h.type, "reserved field of the head is not 0");
 	used = HEAD + h.len_bytes;
