@@ -131,7 +131,10 @@ static void epoch_begin(struct rig *r, uint64_t epoch)
 	r->nr_messages = 0;
 	memset(&r->commit, 0, sizeof(r->commit));
 	r->commit.lanes = LANES;
-	memcpy(r->next, r->model, SPACE * PAGE);
+	if (epoch == 1)
+		memset(r->next, 0, SPACE * PAGE); /* the whole machine: what is not told is zeros */
+	else
+		memcpy(r->next, r->model, SPACE * PAGE);
 	r->state_bytes[1] = 0;
 }
 
@@ -413,11 +416,18 @@ static void apply_interrupted(struct rig *r)
 Test(standby, random_epochs_byte_for_byte, .timeout = 240)
 {
 	static struct rig r;
-	uint64_t lost = 0, cut = 0;
+	uint64_t lost = 0, cut = 0, restarts = 0, epoch = 1;
 
 	rig_open(&r, 0x5eed);
 	good_epoch(&r, 1);
-	for (uint64_t epoch = 2; epoch < 4000; epoch++) {
+	for (unsigned round = 0; round < 4000; round++) {
+		epoch++;
+		if (rnd(&r, 50) == 0) { /* a new primary: the image is that of the old one until its epoch 1 is applied */
+			reconnect(&r);
+			standby_restart(r.standby);
+			epoch = 1;
+			restarts++;
+		}
 		if (rnd(&r, 10) == 0) { /* part of an epoch, then the connection is lost: it is as if it had not been */
 			make_random(&r, epoch);
 			for (uint32_t i = 0; i + 1 < r.nr_messages; i++)
@@ -438,7 +448,7 @@ Test(standby, random_epochs_byte_for_byte, .timeout = 240)
 		}
 		apply(&r);
 	}
-	cr_assert(lost && cut);
+	cr_assert(lost && cut && restarts);
 	rig_close(&r);
 }
 
@@ -567,9 +577,21 @@ Test(standby, restart_keeps_the_image_until_the_new_machine_is_applied)
 	standby_restart(r.standby);
 	cr_assert_eq(standby_epoch_committed(r.standby), 0);
 	cr_assert_eq(standby_epoch_applied(r.standby), 0);
+	epoch_begin(&r, 2);
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -EPROTO, "epoch 1 was expected"); /* applies epoch 1 */
+	standby_restart(r.standby);
+	reconnect(&r);
+	epoch_begin(&r, 1);
+	tell_pages(&r, 1, false, 90, 3);
+	state_tell(&r, 50, 50);
+	cr_assert_eq(deliver(&r, &r.message[0]), 0);
+	cr_assert_eq(deliver(&r, &r.message[1]), 0);
 	cr_assert_eq(standby_epoch_image(r.standby), 1);
+	cr_assert(image_is(&r, r.model));
 	check_state(&r);
-	memset(r.model, 0, SPACE * PAGE);
+	reconnect(&r);
+	standby_restart(r.standby);
+	cr_assert(image_is(&r, r.model));
 	good_epoch(&r, 1);
 	cr_assert_eq(standby_epoch_image(r.standby), 1);
 	good_epoch(&r, 2);
