@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* test_capture.c - checkpoint/capture.c and copy.c against a naive model: which pages, in which slots, with which octets. */
+/* test_capture.c - checkpoint/capture.c and copy.c against a naive model: which pages, in which slots, with which
+ * octets. */
 #include <criterion/criterion.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -53,7 +54,8 @@ static void rig_open(struct rig *r)
 		for (uint64_t p = 0; p < sizes[i]; p++)
 			if (rnd(r, 4) == 0)
 				memset(r->memory[i] + p * PAGE, 0, PAGE);
-		more = region_table_add(r->regions, (const char[]){ (char)('a' + i), 0 }, r->memory[i], sizes[i] * PAGE, &err);
+		more = region_table_add(r->regions, (const char[]){ (char)('a' + i), 0 }, r->memory[i], sizes[i] * PAGE,
+					&err);
 		cr_assert(more, "%s", err.msg);
 		region_table_free(r->regions);
 		r->regions = more;
@@ -96,7 +98,8 @@ static void check_plan(const struct slab *s, const struct slab_plan *p)
 		}
 		*(zero ? &nr_zero : &nr_data) += (uint32_t)run.nr;
 		if (slot < s->nr && s->page[slot] == run.first + run.nr)
-			cr_assert_neq(page_is_zero(s->memory + slot * PAGE) != 0, zero, "runs that touch are not merged");
+			cr_assert_neq(page_is_zero(s->memory + slot * PAGE) != 0, zero,
+				      "runs that touch are not merged");
 	}
 	cr_assert_eq(d, p->nr_data_runs);
 	cr_assert_eq(z, p->nr_zero_runs);
@@ -120,7 +123,9 @@ static void check_capture(struct rig *r)
 			while (!bitmap_test(r->dirty, page) || !region_of_page(r->regions, page))
 				page++;
 			cr_assert_eq(r->slab->page[slot], page);
-			cr_assert_eq(memcmp(r->slab->memory + slot * PAGE, region_page_address(r->regions, page, NULL), PAGE), 0);
+			cr_assert_eq(memcmp(r->slab->memory + slot * PAGE, region_page_address(r->regions, page, NULL),
+					    PAGE),
+				     0);
 		}
 		for (uint64_t i = n * (uint64_t)PAGE; i < SLAB_PAGES * PAGE; i++)
 			cr_assert_eq(r->slab->memory[i], 0xee);
@@ -128,7 +133,8 @@ static void check_capture(struct rig *r)
 		check_plan(r->slab, r->plan);
 	} while (n == SLAB_PAGES);
 	for (; page < r->regions->nr_pages; page++)
-		cr_assert_not(bitmap_test(r->dirty, page) && region_of_page(r->regions, page), "page %lu is forgotten", (unsigned long)page);
+		cr_assert_not(bitmap_test(r->dirty, page) && region_of_page(r->regions, page), "page %lu is forgotten",
+			      (unsigned long)page);
 	cr_assert_eq(capture_fill(r->slab, r->regions, r->dirty, &at), 0);
 }
 
@@ -145,7 +151,9 @@ Test(capture, random_sets, .timeout = 120)
 		for (uint64_t n = rnd(&r, 200); n; n--) {
 			uint64_t first = rnd(&r, r.regions->nr_pages), nr = 1 + rnd(&r, longest);
 
-			bitmap_set_run(r.dirty, first, nr > r.regions->nr_pages - first ? r.regions->nr_pages - first : nr); /* gaps too */
+			bitmap_set_run(r.dirty, first,
+				       nr > r.regions->nr_pages - first ? r.regions->nr_pages - first
+									: nr); /* gaps too */
 		}
 		check_capture(&r);
 	}

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* test_standby.c - checkpoint/standby.c against an oracle that knows every octet.
  * A rig is a standby with its regions, and beside it two models of the whole page space: `model` is what the standby
- * image must be now, `next` what it must be once the epoch under way is applied.  Messages carry the pages they tell; to
- * deliver one is to put its pages into the receive image (as the transport does) and to hand it to standby_consume(). */
+ * image must be now, `next` what it must be once the epoch under way is applied.  Messages carry the pages they
+ * tell; to deliver one is to put its pages into the receive image (as the transport does) and to hand it to
+ * standby_consume(). */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
@@ -118,7 +119,8 @@ static void rig_close(struct rig *r)
 static bool image_is(const struct rig *r, const uint8_t *model)
 {
 	for (unsigned i = 0; i < REGIONS; i++)
-		if (memcmp(r->memory[i], model + r->regions->region[i].first_page * PAGE, layout[i].nr_pages * PAGE) != 0)
+		if (memcmp(r->memory[i], model + r->regions->region[i].first_page * PAGE, layout[i].nr_pages * PAGE) !=
+		    0)
 			return false;
 	return true;
 }
@@ -166,7 +168,8 @@ static struct message *tell(struct rig *r, uint32_t lane, bool zero, const struc
 				fill(r, page, PAGE);
 			digest += zero ? digest_zero(p) : digest_page(page, p);
 		}
-	m->len = create_runs(m->octets, zero ? FTW_ZERO_PAGES : FTW_NOTIFY_WRITE, r->epoch, ++r->seq[lane], run, nr_runs, digest);
+	m->len = create_runs(m->octets, zero ? FTW_ZERO_PAGES : FTW_NOTIFY_WRITE, r->epoch, ++r->seq[lane], run,
+			     nr_runs, digest);
 	*(zero ? &r->commit.nr_zero_pages : &r->commit.nr_data_pages) += m->nr_pages;
 	r->commit.digest += digest;
 	return m;
@@ -380,7 +383,9 @@ static bool deliver_mixed(struct rig *r)
 		cr_assert_eq(r->event == STANDBY_COMMITTED, left == 0, "committed with %u messages to come", left);
 		committed |= r->event == STANDBY_COMMITTED;
 		if (rnd(r, 8) == 0) {
-			cr_assert_eq(standby_consume(r->standby, lane, r->message[i].octets, r->message[i].len, &r->event, &r->err), 0);
+			cr_assert_eq(standby_consume(r->standby, lane, r->message[i].octets, r->message[i].len,
+						     &r->event, &r->err),
+				     0);
 			cr_assert_eq(r->event, STANDBY_NOTHING);
 			cr_assert_eq(standby_duplicates(r->standby), ++repeats);
 		}
@@ -410,7 +415,8 @@ static void apply_interrupted(struct rig *r)
 	for (unsigned i = 0; i < REGIONS; i++)
 		for (uint64_t p = 0; p < layout[i].nr_pages; p++)
 			if (rnd(r, 2))
-				memcpy(r->memory[i] + p * PAGE, r->model + (r->regions->region[i].first_page + p) * PAGE, rnd(r, PAGE + 1));
+				memcpy(r->memory[i] + p * PAGE,
+				       r->model + (r->regions->region[i].first_page + p) * PAGE, rnd(r, PAGE + 1));
 }
 
 Test(standby, random_epochs_byte_for_byte, .timeout = 240)
@@ -422,7 +428,8 @@ Test(standby, random_epochs_byte_for_byte, .timeout = 240)
 	good_epoch(&r, 1);
 	for (unsigned round = 0; round < 4000; round++) {
 		epoch++;
-		if (rnd(&r, 50) == 0) { /* a new primary: the image is that of the old one until its epoch 1 is applied */
+		if (rnd(&r, 50) ==
+		    0) { /* a new primary: the image is that of the old one until its epoch 1 is applied */
 			reconnect(&r);
 			standby_restart(r.standby);
 			epoch = 1;
@@ -459,7 +466,7 @@ Test(standby, later_word_wins)
 
 	rig_open_applied(&r, 2);
 	tell_pages(&r, 1, false, 10, 4);
-	tell_pages(&r, 1, true, 11, 2);	 /* zero after data */
+	tell_pages(&r, 1, true, 11, 2); /* zero after data */
 	tell_pages(&r, 1, true, 70, 4);
 	tell_pages(&r, 1, false, 71, 2); /* data after zero */
 	tell_pages(&r, 1, false, 71, 1); /* data after data */
@@ -578,7 +585,8 @@ Test(standby, restart_keeps_the_image_until_the_new_machine_is_applied)
 	cr_assert_eq(standby_epoch_committed(r.standby), 0);
 	cr_assert_eq(standby_epoch_applied(r.standby), 0);
 	epoch_begin(&r, 2);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -EPROTO, "epoch 1 was expected"); /* applies epoch 1 */
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -EPROTO,
+		      "epoch 1 was expected"); /* applies epoch 1 */
 	standby_restart(r.standby);
 	reconnect(&r);
 	epoch_begin(&r, 1);
@@ -620,13 +628,16 @@ Test(standby, wrong_epochs)
 
 	rig_open_applied(&r, 20);
 	epoch_begin(&r, 3);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -EPROTO, "notify-write of epoch 3: epoch 2 was expected");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -EPROTO,
+		      "notify-write of epoch 3: epoch 2 was expected");
 	epoch_begin(&r, 1);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 1, 1)), -ESTALE, "zero-pages of epoch 1: epoch 2 is committed already");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 1, 1)), -ESTALE,
+		      "zero-pages of epoch 1: epoch 2 is committed already");
 	epoch_begin(&r, 4);
 	cr_assert_eq(deliver(&r, tell_pages(&r, 1, false, 1, 1)), 0);
 	epoch_begin(&r, 5);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -ESTALE, "notify-write of epoch 5: epoch 4 is not committed yet");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -ESTALE,
+		      "notify-write of epoch 5: epoch 4 is not committed yet");
 	/* committed and not applied: nothing of the next epoch, and it is applied as if nothing had come */
 	epoch_begin(&r, 5);
 	tell_pages(&r, 1, false, 7, 2);
@@ -637,7 +648,8 @@ Test(standby, wrong_epochs)
 	r.epoch = 6;
 	standby_begin_apply(r.standby);
 	cr_assert_eq(standby_consume(r.standby, 2, r.message->octets,
-				     create_runs(r.message->octets, FTW_NOTIFY_WRITE, 6, r.seq[2] + 1, &(struct page_run){ 1, 1 }, 1, 0),
+				     create_runs(r.message->octets, FTW_NOTIFY_WRITE, 6, r.seq[2] + 1,
+						 &(struct page_run){ 1, 1 }, 1, 0),
 				     &r.event, &r.err),
 		     -ESTALE);
 	cr_assert(strstr(r.err.msg, "notify-write of epoch 6: epoch 5 is not applied yet"), "%s", r.err.msg);
@@ -655,7 +667,8 @@ Test(standby, sequence_numbers)
 
 	rig_open_applied(&r, 21);
 	r.seq[2] += 1;
-	check_refused(&r, deliver(&r, tell_pages(&r, 2, false, 1, 1)), -EPROTO, "notify-write of epoch 2: record 3 on lane 2, 2 was expected");
+	check_refused(&r, deliver(&r, tell_pages(&r, 2, false, 1, 1)), -EPROTO,
+		      "notify-write of epoch 2: record 3 on lane 2, 2 was expected");
 	epoch_begin(&r, 3);
 	m = tell_pages(&r, 2, false, 1, 1);
 	cr_assert_eq(deliver(&r, m), 0);
@@ -684,9 +697,11 @@ Test(standby, pages_outside_of_regions)
 	static struct rig r;
 
 	rig_open_applied(&r, 22);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 48, 5)), -EPROTO, "notify-write of epoch 2: no region holds page 50");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 48, 5)), -EPROTO,
+		      "notify-write of epoch 2: no region holds page 50");
 	epoch_begin(&r, 3);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 190, 1)), -EPROTO, "zero-pages of epoch 3: no region holds page 190");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 190, 1)), -EPROTO,
+		      "zero-pages of epoch 3: no region holds page 190");
 	rig_close(&r);
 }
 
@@ -710,16 +725,20 @@ Test(standby, device_state)
 	rig_open_applied(&r, 24);
 	m = message_add(&r, 1);
 	m->len = create_device_state(m->octets, 2, ++r.seq[1], STATE_MAX + 1, 0, r.state[1], 8);
-	check_refused(&r, deliver(&r, m), -E2BIG, "device-state of epoch 2: 70001 octets, at most 70000 are taken here");
+	check_refused(&r, deliver(&r, m), -E2BIG,
+		      "device-state of epoch 2: 70001 octets, at most 70000 are taken here");
 	epoch_begin(&r, 3);
-	check_refused(&r, deliver(&r, state_piece(&r, 100, 10, 20)), -EPROTO, "device-state of epoch 3: piece at offset 10, 0 was expected");
+	check_refused(&r, deliver(&r, state_piece(&r, 100, 10, 20)), -EPROTO,
+		      "device-state of epoch 3: piece at offset 10, 0 was expected");
 	epoch_begin(&r, 4);
 	cr_assert_eq(deliver(&r, state_piece(&r, 100, 0, 20)), 0);
-	check_refused(&r, deliver(&r, state_piece(&r, 101, 20, 20)), -EPROTO, "101 octets in all, 100 were announced before");
+	check_refused(&r, deliver(&r, state_piece(&r, 101, 20, 20)), -EPROTO,
+		      "101 octets in all, 100 were announced before");
 	epoch_begin(&r, 5);
 	state_make(&r, 100);
 	cr_assert_eq(deliver(&r, state_piece(&r, 100, 0, 99)), 0);
-	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO, "commit of epoch 5: 99 octets of device state came, 100 announced");
+	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO,
+		      "commit of epoch 5: 99 octets of device state came, 100 announced");
 	epoch_begin(&r, 6);
 	state_tell(&r, 100, 100);
 	cr_assert_eq(deliver(&r, &r.message[0]), 0);
@@ -753,9 +772,12 @@ Test(standby, counts_and_digest)
 		int code;
 		const char *sentence;
 	} cases[] = {
-		{ offsetof(struct commit, nr_data_pages), 1, -EPROTO, "commit of epoch 2: 5 data pages told, 6 announced" },
-		{ offsetof(struct commit, nr_data_pages), UINT64_MAX, -EPROTO, "commit of epoch 2: 5 data pages told, 4 announced" },
-		{ offsetof(struct commit, nr_zero_pages), 1, -EPROTO, "commit of epoch 2: 3 zero pages told, 4 announced" },
+		{ offsetof(struct commit, nr_data_pages), 1, -EPROTO,
+		  "commit of epoch 2: 5 data pages told, 6 announced" },
+		{ offsetof(struct commit, nr_data_pages), UINT64_MAX, -EPROTO,
+		  "commit of epoch 2: 5 data pages told, 4 announced" },
+		{ offsetof(struct commit, nr_zero_pages), 1, -EPROTO,
+		  "commit of epoch 2: 3 zero pages told, 4 announced" },
 		{ offsetof(struct commit, nr_zero_pages), UINT64_MAX, -EPROTO, "3 zero pages told, 2 announced" },
 		{ offsetof(struct commit, state_bytes), 1, -EPROTO, "64 octets of device state came, 65 announced" },
 		{ offsetof(struct commit, digest), 1, -EBADMSG, "commit of epoch 2: digest is " },
@@ -763,8 +785,9 @@ Test(standby, counts_and_digest)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		rig_open_applied(&r, 30 + i);
-		check_refused(&r, wrong_commit(&r, (uint64_t *)(void *)((char *)&r.commit + cases[i].field), cases[i].add), cases[i].code,
-			      cases[i].sentence);
+		check_refused(&r,
+			      wrong_commit(&r, (uint64_t *)(void *)((char *)&r.commit + cases[i].field), cases[i].add),
+			      cases[i].code, cases[i].sentence);
 		rig_close(&r);
 	}
 }
@@ -780,7 +803,8 @@ Test(standby, commit_and_lanes)
 	cr_assert_eq(deliver(&r, &r.message[0]), 0);
 	cr_assert_eq(deliver(&r, &r.message[1]), 0);
 	r.seq[2]--;
-	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO, "commit of epoch 2: lane 2 ends with record 2, record 3 came already");
+	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO,
+		      "commit of epoch 2: lane 2 ends with record 2, record 3 came already");
 
 	epoch_begin(&r, 3);
 	m = tell_pages(&r, 2, false, 2, 1);
@@ -805,7 +829,8 @@ Test(standby, commit_and_lanes)
 	r.seq[1]++;
 	cr_assert_eq(deliver(&r, commit_add(&r)), 0);
 	epoch_begin(&r, 7);
-	check_refused(&r, deliver(&r, tell_pages(&r, 2, false, 4, 1)), -ESTALE, "notify-write of epoch 7: epoch 6 is not committed yet");
+	check_refused(&r, deliver(&r, tell_pages(&r, 2, false, 4, 1)), -ESTALE,
+		      "notify-write of epoch 7: epoch 6 is not committed yet");
 	rig_close(&r);
 }
 
@@ -875,7 +900,8 @@ Test(standby, every_bit, .timeout = 120)
 	rig_close(&r);
 }
 
-/* A record left out: the epoch is never committed; two of different lanes swapped make no difference (random_epochs). */
+/* A record left out: the epoch is never committed; two of different lanes swapped make no difference
+ * (random_epochs). */
 Test(standby, every_record_missing)
 {
 	static struct rig r;
@@ -919,7 +945,8 @@ Test(standby, bad_options)
 static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 {
 	struct standby_options opt = { .lanes = 1, .state_max = 64 };
-	struct region_table *none = region_table_empty(), *t = region_table_add(none, "ram", memory, HOLES * PAGE, NULL);
+	struct region_table *none = region_table_empty(),
+			    *t = region_table_add(none, "ram", memory, HOLES * PAGE, NULL);
 	static uint8_t buf[FTW_RECORD_MAX], page[PAGE];
 	struct commit c = { .lanes = 1 };
 	enum standby_event event;
@@ -936,15 +963,23 @@ static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 		struct page_run data = { 40 + epoch, 1 }, zero = { 1000, 1500 };
 
 		memcpy(image + data.first * PAGE, page, PAGE);
-		c = (struct commit){ .lanes = 1, .nr_data_pages = 1, .nr_zero_pages = 1500, .seq = { (uint32_t)epoch * 2 } };
+		c = (struct commit){
+			.lanes = 1, .nr_data_pages = 1, .nr_zero_pages = 1500, .seq = { (uint32_t)epoch * 2 }
+		};
 		for (uint64_t p = 1000; p < 2500; p++)
 			c.digest += digest_zero(p);
-		cr_assert_eq(standby_consume(s, 1, buf, create_runs(buf, FTW_ZERO_PAGES, epoch, c.seq[0] - 1, &zero, 1, c.digest), &event, &err), 0);
-		cr_assert_eq(standby_consume(s, 1, buf, create_runs(buf, FTW_NOTIFY_WRITE, epoch, c.seq[0], &data, 1, digest_page(page, data.first)),
+		cr_assert_eq(standby_consume(s, 1, buf,
+					     create_runs(buf, FTW_ZERO_PAGES, epoch, c.seq[0] - 1, &zero, 1, c.digest),
+					     &event, &err),
+			     0);
+		cr_assert_eq(standby_consume(s, 1, buf,
+					     create_runs(buf, FTW_NOTIFY_WRITE, epoch, c.seq[0], &data, 1,
+							 digest_page(page, data.first)),
 					     &event, &err),
 			     0, "%s", err.msg);
 		c.digest += digest_page(page, data.first) + digest_state(NULL, 0);
-		cr_assert_eq(standby_consume(s, 0, buf, create_commit(buf, epoch, (uint32_t)epoch, &c), &event, &err), 0, "%s", err.msg);
+		cr_assert_eq(standby_consume(s, 0, buf, create_commit(buf, epoch, (uint32_t)epoch, &c), &event, &err),
+			     0, "%s", err.msg);
 		cr_assert_eq(event, STANDBY_COMMITTED);
 		standby_begin_apply(s);
 		cr_assert_eq(standby_apply_run(s), epoch == 1 ? 2 : 1);
@@ -952,7 +987,8 @@ static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 	}
 	cr_assert_leq(used(memory, fd), 3, "%lu pages are in memory, 3 are used", (unsigned long)used(memory, fd));
 	for (uint64_t p = 0; p < HOLES; p++)
-		cr_assert_eq(page_is_zero((uint8_t *)memory + p * PAGE), p != 41 && p != 42, "page %lu", (unsigned long)p);
+		cr_assert_eq(page_is_zero((uint8_t *)memory + p * PAGE), p != 41 && p != 42, "page %lu",
+			     (unsigned long)p);
 	standby_destroy(s);
 	region_table_free(t);
 	region_table_free(none);
