@@ -41,7 +41,8 @@ static struct line begin(struct dump *d, const struct recording_entry *e)
 	}
 	if (l.json) {
 		line_only_json(&l, "time-ns", e->time_ns);
-		line_string(&l, "direction", e->direction == RECORDING_SENT ? "sent" : e->direction ? "received" : "none");
+		line_string(&l, "direction",
+			    e->direction == RECORDING_SENT ? "sent" : e->direction == RECORDING_RECEIVED ? "received" : "none");
 		line_only_json(&l, "lane", e->lane);
 	} else {
 		printf("%13.6f %s %" PRIu32, (double)(int64_t)(e->time_ns - d->start_ns) / 1e9, direction_name(e->direction), e->lane);
@@ -54,10 +55,12 @@ static void head(struct line *l, const char *seq, uint64_t seq_value, const char
 {
 	line_only_json(l, "seq", seq_value);
 	line_only_json(l, "epoch", epoch_value);
-	if (l->json)
+	if (l->json) {
 		line_string(l, "name", name);
-	else
-		printf(" %7s %7s %-13s", seq, epoch, name);
+	} else {
+		printf(" %7s %7s ", seq, epoch);
+		line_column(l, name, 13);
+	}
 }
 
 static bool wanted(const struct dump *d, uint64_t epoch)
