@@ -165,12 +165,11 @@ fail:
 static void end_locked(struct recording *r, int rc)
 {
 	char text[128];
+	const bool cut = ftruncate(r->fd, (off_t)r->len_bytes) != 0; /* no file: a pipe, say */
 
 	r->ended = true;
-	log_warn("recording", "%s: ended after %" PRIu64 " octets: %s", r->path, r->len_bytes,
+	log_warn("recording", "%s: ended after %" PRIu64 " octets%s: %s", r->path, r->len_bytes, cut ? " and perhaps a piece of an entry" : "",
 		 strerror_r(-rc, text, sizeof(text)));
-	if (ftruncate(r->fd, (off_t)r->len_bytes) && errno != EINVAL)
-		log_warn("recording", "%s: its last entry is cut off", r->path);
 }
 
 /* append - @payload gathers what goes behind the head; its length is in @h already. */
