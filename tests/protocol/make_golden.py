@@ -89,11 +89,8 @@ class Stream:
         self.recorder, self.payload = recorder, payload
         self.out = bytearray(struct.pack(">8sII", b"ft-strea", 1, int(payload)))
         self.now = 1000000
-        self.fresh()
-
-    def fresh(self):
+        self.connection = 0
         self.seq = {}
-        self.epoch = 0
         self.counts()
 
     def counts(self):
@@ -102,12 +99,14 @@ class Stream:
 
     def entry(self, kind, direction, lane, payload, offset=0, window=0, write_bytes=0, crc_xor=0):
         self.now += 250000
-        tail = struct.pack(">HHIQQIIII", kind, direction, lane, self.now, offset, window, write_bytes, len(payload), 0)
+        tail = struct.pack(">HHIQQIIII", kind, direction, lane, self.now, offset, window, write_bytes, len(payload),
+                           self.connection)
         crc = zlib.crc32(payload, zlib.crc32(tail)) ^ crc_xor
         self.out += struct.pack(">4sI", b"ften", crc) + tail + pad(payload)
 
     def open(self, text=b"127.0.0.1:7000"):
-        self.fresh()
+        self.connection += 1
+        self.counts()
         self.entry(3, 0, 0, text)
 
     def close(self, text=b"closed"):
@@ -117,8 +116,9 @@ class Stream:
         self.entry(1, 1 if side == self.recorder else 2, lane, octets)
 
     def send(self, side, lane, kind, body=b"", epoch=0, skip=0):
-        self.seq[side, lane] = self.seq.get((side, lane), 0) + 1 + skip
-        self.last = record(kind, self.seq[side, lane], epoch, body)
+        at = self.connection, side, lane
+        self.seq[at] = self.seq.get(at, 0) + 1 + skip
+        self.last = record(kind, self.seq[at], epoch, body)
         self.message(side, lane, self.last)
 
     def begin(self, hello_body=None, machine=MACHINE, ack=None):
@@ -156,7 +156,7 @@ class Stream:
 
     def commit_body(self, data=0, zero=0, state=0, digest=0, lanes=2, seqs=None):
         total = self.digest + xxh3(self.state, len(self.state)) + digest
-        seqs = seqs or [self.seq.get(("P", i), 0) if i <= 2 else 0 for i in range(1, 9)]
+        seqs = seqs or [self.seq.get((self.connection, "P", i), 0) if i <= 2 else 0 for i in range(1, 9)]
         return struct.pack(">QQQQII8I", self.data + data, self.zero + zero, len(self.state) + state, total & M64, lanes, 0, *seqs)
 
     def commit(self, epoch, **off):
@@ -220,9 +220,8 @@ def good_secondary():
     s.send("P", 2, 0x80001234, b"what comes later", 1)
     s.device_state(b"state", 1)
     s.zero_pages(2, [50], 1)
-    held, s.out = s.out, bytearray()  # the last record is late: the commit is received in front of it
-    late = s.last
-    s.out = held[:-(48 + len(late))]
+    late = s.last  # the commit is received in front of it
+    del s.out[-(48 + len(late)):]
     s.commit(1)
     s.message("P", 2, late)
     s.ack(1)
@@ -240,6 +239,27 @@ def good_refused():
     s.send("P", 0, REGIONS, MACHINE)
     s.send("S", 0, REFUSE, reason(6, b"the machine runs here, generation 4"))
     s.close(b"refused")
+    return s
+
+
+def good_busy():
+    """Another primary is turned away while one is served."""
+    s = Stream("S", payload=False)
+    s.begin()
+    s.notify(1, [10, 11], 1)
+    counted = s.data, s.digest
+    s.open(b"127.0.0.1:7001")
+    s.send("P", 0, HELLO, hello(session=b"another session."))
+    s.connection = 1
+    s.data, s.digest = counted
+    s.device_state(b"state", 1)
+    s.connection = 2
+    s.send("S", 0, REFUSE, reason(5, b"another primary is connected"))
+    s.close(b"refused")
+    s.connection = 1
+    s.commit(1)
+    s.ack(1)
+    s.applied(1)
     return s
 
 
@@ -297,6 +317,7 @@ def bad_cut():
 @bad("checksum of an entry is wrong", 1)
 def bad_checksum():
     s = Stream()
+    s.connection = 1
     s.entry(3, 0, 0, b"peer", crc_xor=1)
     return s
 
@@ -304,15 +325,31 @@ def bad_checksum():
 @bad("entry of unknown kind 5", 1)
 def bad_kind():
     s = Stream()
+    s.connection = 1
     s.entry(5, 0, 0, b"")
     return s
 
 
-@bad("an entry outside of open and close")
+@bad("an entry of connection 1, which is not open")
 def bad_outside():
     s = started()
     s.close()
     s.send("P", 0, HEARTBEAT, bytes(16))
+    return s
+
+
+@bad("entry without the number of a connection", 1)
+def bad_connection_zero():
+    s = Stream()
+    s.entry(3, 0, 0, b"peer")
+    return s
+
+
+@bad("open: connection 3, 2 was expected")
+def bad_connection_order():
+    s = started()
+    s.connection += 1
+    s.open()
     return s
 
 
@@ -664,7 +701,7 @@ def bad_after_bye():
 
 def main(folder):
     lines = []
-    for function in (good_primary, good_secondary, good_refused, good_empty, good_no_payload):
+    for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload):
         lines.append((function.__name__, function(), 0, "ok: "))
     for function, status, sentence in BAD:
         lines.append((function.__name__, function(), status, sentence))

@@ -54,8 +54,9 @@ def printable(octets, also=b""):
 
 
 class Entry:
-    def __init__(self, kind, direction, lane, time_ns, offset, window, write_bytes, payload):
-        self.kind, self.direction, self.lane, self.time_ns = kind, direction, lane, time_ns
+    def __init__(self, connection, kind, direction, lane, time_ns, offset, window, write_bytes, payload):
+        self.connection, self.kind, self.direction = connection, kind, direction
+        self.lane, self.time_ns = lane, time_ns
         self.offset, self.window, self.write_bytes, self.payload = offset, window, write_bytes, payload
 
 
@@ -81,13 +82,13 @@ class Recording:
             if not head:
                 return
             need(len(head) == 48, "cut off in an entry")
-            mark, crc, kind, direction, lane, time_ns, offset, window, write_bytes, n, reserved = struct.unpack(
+            mark, crc, kind, direction, lane, time_ns, offset, window, write_bytes, n, connection = struct.unpack(
                 ">4sIHHIQQIIII", head)
             need(mark == b"ften", "no entry begins here")
             need(1 <= kind <= 4, "entry of unknown kind %d", kind)
             need(direction in ((1, 2) if kind <= 2 else (0,)), "entry with direction %d", direction)
             need(lane <= (8 if kind <= 2 else 0), "entry with lane %d", lane)
-            need(reserved == 0, "reserved field of an entry is not 0")
+            need(connection, "entry without the number of a connection")
             if kind == 2:
                 need(window <= 15 and 1 <= write_bytes <= 4194304, "write with window or length out of range")
                 need(n == (write_bytes if self.payload else 0), "write with %d octets of payload", n)
@@ -101,7 +102,7 @@ class Recording:
             need(time_ns >= last_ns, "time of an entry is before that of the one in front")
             last_ns = time_ns
             end += 48 + len(body)
-            yield Entry(kind, direction, lane, time_ns, offset, window, write_bytes, body[:n])
+            yield Entry(connection, kind, direction, lane, time_ns, offset, window, write_bytes, body[:n])
 
 
 # ---- one connection ----------------------------------------------------------------------------
@@ -423,38 +424,38 @@ def verify(path):
         recording = None
         try:
             recording = Recording(file)
-            connection = None
+            live = {}
             for entry in recording:
-                connection = step(connection, entry, totals)
-            add(totals, connection)
+                step(live, entry, totals)
+            for connection in live.values():
+                add(totals, connection)
         except Bad as bad:
             raise Bad("octet %d: %s" % (recording.at if recording else 0, bad)) from None
     return ("%(connections)d connections, %(committed)d epochs committed, %(acked)d acknowledged, %(applied)d applied; "
             "%(pages)d data pages (%(checked)d by their octets), %(zeros)d zero pages, %(repeated)d repeated records" % totals)
 
 
-def step(connection, entry, totals):
+def step(live, entry, totals):
+    """@live: the connections that are open, by number."""
+    number = entry.connection
     if entry.kind in (3, 4):
         need(printable(entry.payload), "text of open or close is not printable")
     if entry.kind == 3:
-        need(connection is None, "open: the connection before is not closed")
-        totals["connections"] += 1
-        return Connection()
-    need(connection is not None, "an entry outside of open and close")
+        need(number == totals["connections"] + 1, "open: connection %d, %d was expected", number, totals["connections"] + 1)
+        totals["connections"] = number
+        live[number] = Connection()
+        return
+    need(number in live, "an entry of connection %d, which is not open", number)
     if entry.kind == 4:
-        add(totals, connection)
-        return None
-    if entry.kind == 2:
-        connection.write(entry)
+        add(totals, live.pop(number))
+    elif entry.kind == 2:
+        live[number].write(entry)
     else:
-        connection.message(entry)
-        connection.settle()
-    return connection
+        live[number].message(entry)
+        live[number].settle()
 
 
 def add(totals, c):
-    if c is None:
-        return
     totals["committed"] += c.whole
     totals["acked"] += c.acked
     totals["applied"] += c.applied

@@ -63,11 +63,11 @@ static void write_sample(bool payload, uint64_t border[6])
 	memset(page[0], 0x11, 4096);
 	memset(page[1], 0x22, 4096);
 	cr_assert_eq(recording_create(&r, path, payload, &err), 0, "%s", err.msg);
-	recording_mark(r, RECORDING_OPEN, "a\nb");
-	recording_message(r, RECORDING_SENT, 0, "012345678901234567890123", 24);
-	recording_write(r, RECORDING_SENT, 3, 0, 40960, iov, 2);
-	recording_message(r, RECORDING_RECEIVED, 8, "0123456789", 10);
-	recording_mark(r, RECORDING_CLOSE, "");
+	cr_assert_eq(recording_begin(r, "a\nb"), 1);
+	recording_message(r, 1, RECORDING_SENT, 0, "012345678901234567890123", 24);
+	recording_write(r, 1, RECORDING_SENT, 3, 0, 40960, iov, 2);
+	recording_message(r, 77, RECORDING_RECEIVED, 8, "0123456789", 10);
+	recording_end(r, 1, "");
 	recording_close(r);
 	border[0] = HEAD;
 	for (int i = 0; i < 5; i++)
@@ -121,7 +121,7 @@ static void check_sample(bool payload)
 	cr_assert_eq(recording_open(&reader, path, &err), 0, "%s", err.msg);
 	cr_assert_eq(recording_has_payload(reader), payload);
 	cr_assert_eq(recording_next(reader, &e, &err), 1);
-	cr_assert(e.kind == RECORDING_OPEN && e.direction == 0 && e.lane == 0 && e.payload_bytes == 3 && memcmp(e.payload, "a?b", 3) == 0);
+	cr_assert(e.kind == RECORDING_OPEN && e.connection == 1 && e.direction == 0 && e.lane == 0 && e.payload_bytes == 3 && memcmp(e.payload, "a?b", 3) == 0);
 	last = e.time_ns;
 	cr_assert_eq(recording_next(reader, &e, &err), 1);
 	cr_assert(e.kind == RECORDING_MESSAGE && e.direction == RECORDING_SENT && e.payload_bytes == 24 && e.payload[23] == '3');
@@ -133,7 +133,7 @@ static void check_sample(bool payload)
 	if (payload)
 		cr_assert(memcmp(e.payload, page, sizeof(page)) == 0);
 	cr_assert_eq(recording_next(reader, &e, &err), 1);
-	cr_assert(e.direction == RECORDING_RECEIVED && e.lane == 8 && e.payload_bytes == 10);
+	cr_assert(e.direction == RECORDING_RECEIVED && e.lane == 8 && e.payload_bytes == 10 && e.connection == 77);
 	cr_assert_eq(recording_next(reader, &e, &err), 1);
 	cr_assert(e.kind == RECORDING_CLOSE && e.payload_bytes == 0);
 	cr_assert_eq(recording_next(reader, &e, &err), 0);
@@ -156,9 +156,10 @@ Test(recording, null_is_no_recording)
 {
 	const struct iovec iov = { page, 1 };
 
-	recording_message(NULL, RECORDING_SENT, 0, "x", 1);
-	recording_write(NULL, RECORDING_SENT, 0, 0, 0, &iov, 1);
-	recording_mark(NULL, RECORDING_OPEN, "x");
+	cr_assert_eq(recording_begin(NULL, "x"), 0);
+	recording_message(NULL, 0, RECORDING_SENT, 0, "x", 1);
+	recording_write(NULL, 0, RECORDING_SENT, 0, 0, 0, &iov, 1);
+	recording_end(NULL, 0, "x");
 	recording_close(NULL);
 	recording_reader_close(NULL);
 	cr_assert_eq(log_lines, 0);
@@ -262,8 +263,8 @@ Test(recording, full_disk)
 	cr_assert_eq(recording_create(&r, path, false, &err), 0);
 	cr_assert_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
 	for (int i = 0; i < 200; i++)
-		recording_message(r, RECORDING_SENT, 0, page, 100);
-	recording_mark(r, RECORDING_CLOSE, "end");
+		recording_message(r, 1, RECORDING_SENT, 0, page, 100);
+	recording_end(r, 1, "end");
 	recording_close(r);
 	cr_assert_eq(log_lines, 1);
 	cr_assert_not_null(strstr(log_text, path), "%s", log_text);
@@ -287,7 +288,7 @@ Test(recording, slow_pipe, .timeout = 60)
 	fd = open(path, O_RDONLY | O_NONBLOCK);
 	cr_assert_eq(recording_create(&r, path, false, &err), 0, "%s", err.msg);
 	for (int i = 0; i < 100; i++)
-		recording_message(r, RECORDING_SENT, 0, page, 4096);
+		recording_message(r, 1, RECORDING_SENT, 0, page, 4096);
 	recording_close(r);
 	cr_assert_eq(log_lines, 1);
 	cr_assert_not_null(strstr(log_text, "piece of an entry"), "%s", log_text);
@@ -303,7 +304,7 @@ static void *write_many(void *arg)
 	uint8_t msg[64] = { 0 };
 
 	for (int i = 0; i < EACH; i++)
-		recording_message(r, RECORDING_SENT, 1, msg, 1 + (size_t)i % sizeof(msg));
+		recording_message(r, 1, RECORDING_SENT, 1, msg, 1 + (size_t)i % sizeof(msg));
 	return NULL;
 }
 
