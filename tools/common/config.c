@@ -179,6 +179,7 @@ static int choose(struct pass *look, const char *section, const char **used)
 int config_read_string(const char *path, const char *text, const char *section, config_set *set, void *user,
 		       const char **used, struct ft_error *err)
 {
+	static const char bom[] = "\xEF\xBB\xBF";
 	struct pass look = { .path = path, .at = text, .want = section, .err = err };
 	struct pass defaults = { .path = path, .at = text, .want = DEFAULTS, .set = set, .user = user, .err = err };
 	struct pass own = defaults;
@@ -186,6 +187,8 @@ int config_read_string(const char *path, const char *text, const char *section, 
 
 	err->code = 0;
 	*used = NULL;
+	if (strncmp(text, bom, 3) == 0)
+		look.at = defaults.at = own.at = text + 3;
 	r = go_through(&look);
 	if (!r)
 		r = choose(&look, section, used);
