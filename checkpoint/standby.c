@@ -42,7 +42,8 @@ struct standby {
 	bool broken;			 /* a record was refused */
 
 	/* of the epoch; see the head comment */
-	uint64_t receiving, committed, applied;
+	uint64_t receiving, committed, applied; /* since the last restart */
+	uint64_t image_epoch; /* of the image and state we hold, maybe from before the last restart; 0: none */
 	struct received *received;
 	uint64_t nr_data, nr_zero; /* pages told, repeats counted */
 	uint64_t digest;	   /* sum of the records' */
@@ -84,7 +85,7 @@ static void standby_check(const struct standby *s)
 	assert(!s->receiving || received_epoch(s->received) == s->receiving);
 	assert(received_nr_data(s->received) + received_nr_zero(s->received) <= s->nr_data + s->nr_zero);
 	/* S3: the kept state is whole, and there is none before the first apply */
-	assert(kept->len_bytes == kept->total_bytes && (s->applied || !kept->len_bytes));
+	assert(kept->len_bytes == kept->total_bytes && (s->image_epoch || !kept->len_bytes));
 	assert(in->len_bytes <= in->total_bytes && in->total_bytes <= s->state_max);
 	/* S4: nothing is received before the last epoch is applied, and then only the next one */
 	assert(!s->receiving || (!pending(s) && s->receiving == s->committed + 1));
@@ -181,12 +182,11 @@ void standby_connect(struct standby *s, uint32_t lanes)
 	standby_check(s);
 }
 
-void standby_reset(struct standby *s)
+void standby_restart(struct standby *s)
 {
-	assert(!s->applying);
-	s->committed = s->applied = 0;
-	s->device[s->device_applied].len_bytes = s->device[s->device_applied].total_bytes = 0;
+	assert(!pending(s) && !s->applying);
 	drop_partial(s);
+	s->committed = s->applied = 0;
 	standby_check(s);
 }
 
@@ -542,7 +542,7 @@ void standby_end_apply(struct standby *s)
 {
 	assert(s->applying);
 	s->applying = false;
-	s->applied = s->committed;
+	s->applied = s->image_epoch = s->committed;
 	s->device_applied = !s->device_applied;
 	device_incoming(s)->len_bytes = device_incoming(s)->total_bytes = 0;
 	standby_check(s);
@@ -571,6 +571,11 @@ uint64_t standby_epoch_applied(const struct standby *s)
 	return s->applied;
 }
 
+uint64_t standby_epoch_image(const struct standby *s)
+{
+	return s->image_epoch;
+}
+
 uint64_t standby_epoch_receiving(const struct standby *s)
 {
 	return s->receiving;
@@ -584,5 +589,5 @@ uint64_t standby_duplicates(const struct standby *s)
 const void *standby_state(const struct standby *s, uint64_t *len)
 {
 	*len = s->device[s->device_applied].len_bytes;
-	return s->applied ? s->device[s->device_applied].memory : NULL;
+	return s->image_epoch ? s->device[s->device_applied].memory : NULL;
 }

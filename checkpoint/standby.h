@@ -11,7 +11,7 @@
  * All of it is called by one thread at a time (the caller's lock), but for standby_apply_run(), which may run beside
  * standby_consume(), standby_connect() and the functions that only look.
  *
- * Epochs come one after the other: the next one is standby_epoch_committed() + 1.  The first one (after create or reset) is the
+ * Epochs come one after the other: the next one is standby_epoch_committed() + 1.  The first one (after create or restart) is the
  * whole machine: pages that it does not tell are zeros after its apply, whatever was in the regions before.
  * Within an epoch a page may be told again, and the later word wins; "later" has a meaning only on one lane, so the
  * sender tells a page on the same lane each time, and writes it again only when its notify-write is behind. */
@@ -66,12 +66,13 @@ void standby_end_apply(struct standby *s);
 
 uint64_t standby_epoch_committed(const struct standby *s); /* verified; 0: none */
 uint64_t standby_epoch_applied(const struct standby *s);
+uint64_t standby_epoch_image(const struct standby *s); /* of the image and state we hold, maybe from before a restart; 0: none */
 uint64_t standby_epoch_receiving(const struct standby *s); /* 0: none begun */
 uint64_t standby_duplicates(const struct standby *s);	   /* repeated records */
-/* standby_state - device state of the applied epoch; NULL before the first one.  Valid until the next standby_end_apply() or _reset(). */
+/* standby_state - device state of the applied epoch; NULL before the first one.  Valid until the next standby_end_apply(). */
 const void *standby_state(const struct standby *s, uint64_t *len);
-/* standby_reset - forget everything: the next epoch is 1 of a new sync.  The image counts as incomplete.
- * Not between begin and end of an apply. */
-void standby_reset(struct standby *s);
+/* standby_restart - epochs count from 1 again, and the next one is the whole machine.  The image and state that are there stay, and
+ * can be promoted, until that epoch is applied.  No apply may be pending; between standby_connect() and the first record. */
+void standby_restart(struct standby *s);
 
 #endif

@@ -557,19 +557,23 @@ Test(standby, numbers_wrap)
 	rig_close(&r);
 }
 
-Test(standby, reset_begins_a_new_machine)
+Test(standby, restart_keeps_the_image_until_the_new_machine_is_applied)
 {
 	static struct rig r;
 
 	rig_open_applied(&r, 7);
 	cr_assert_geq(standby_memory_bytes(r.standby), 9 * PAGE + 1001);
-	standby_reset(r.standby);
 	reconnect(&r);
+	standby_restart(r.standby);
 	cr_assert_eq(standby_epoch_committed(r.standby), 0);
 	cr_assert_eq(standby_epoch_applied(r.standby), 0);
-	cr_assert_null(standby_state(r.standby, &(uint64_t){ 0 }));
+	cr_assert_eq(standby_epoch_image(r.standby), 1);
+	check_state(&r);
 	memset(r.model, 0, SPACE * PAGE);
 	good_epoch(&r, 1);
+	cr_assert_eq(standby_epoch_image(r.standby), 1);
+	good_epoch(&r, 2);
+	cr_assert_eq(standby_epoch_image(r.standby), 2);
 	rig_close(&r);
 }
 
