@@ -15,7 +15,7 @@
 #define LINE_MAX_OCTETS 65536
 #define DEFAULTS "defaults"
 
-/* Texts handed to @set stay for the life of the process. */
+/* Texts handed to @set. */
 struct kept {
 	struct kept *next;
 	char text[];
@@ -65,6 +65,16 @@ static const char *keep(const char *text)
 	k->next = kept;
 	kept = k;
 	return k->text;
+}
+
+void config_forget(void)
+{
+	while (kept) {
+		struct kept *next = kept->next;
+
+		free(kept);
+		kept = next;
+	}
 }
 
 static void note_section(struct pass *p)
