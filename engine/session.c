@@ -57,7 +57,6 @@ static int transition(struct ft_session *s, enum ft_state from, bool any, enum s
 	pthread_mutex_unlock(&s->lock);
 	if (!change) {
 		pthread_mutex_unlock(&s->event_lock);
-		log_debug("state", "%s: %s has no place in %s", s->name, state_event_name(event), ft_state_name(told.old_state));
 		return -1;
 	}
 	log_info("state", "%s: %s --%s--> %s: %s%s%s", s->name, ft_state_name(told.old_state), state_event_name(event),
@@ -424,6 +423,16 @@ int ft_session_set(struct ft_session *s, const char *name, const char *value, st
 	pthread_mutex_unlock(&s->lock);
 	if (!r)
 		log_info("session", "%s: %s is now %s", s->name, name, value);
+	return r;
+}
+
+int ft_session_get(struct ft_session *s, const char *name, char *buf, size_t size)
+{
+	int r;
+
+	pthread_mutex_lock(&s->lock);
+	r = ft_config_get(&s->cfg, name, buf, size);
+	pthread_mutex_unlock(&s->lock);
 	return r;
 }
 
