@@ -467,7 +467,7 @@ static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 	uint64_t until;
 
 	session_config(s, &cfg);
-	snprintf(reason, sizeof(reason), "%s%s%s", p->loss, *p->loss ? "; tried again: " : "", why->msg);
+	snprintf(reason, sizeof(reason), "%s%s%.480s", p->loss, *p->loss ? "; tried again: " : "", why->msg);
 	reason[FT_ERROR_MAX - 1] = '\0';
 	if (session_state(s) == FT_STATE_SUSPECT) {
 		if (cfg.on_loss == FT_ON_LOSS_CONTINUE && now_ns() >= p->suspect_until_ns) {
