@@ -799,6 +799,9 @@ int machine_open(struct machine **out, const struct machine_config *config, stru
 	m->config = *config;
 	m->lock_fd = m->pidfd = m->ram_fd = m->uffd = m->guard = -1;
 	rc = config->qemu ? make(m, err) : take(m, err);
+	/* what was pointed at is the caller's */
+	m->config.run_base = m->config.shim = m->config.qmp_path = m->config.qemu_log = m->config.console = m->config.name = NULL;
+	m->config.qemu = NULL;
 	if (rc) {
 		if (m->is_child && m->pid)
 			machine_quit(m, 1000);

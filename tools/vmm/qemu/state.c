@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define STEP_MS 10000	  /* a QMP command during a pause; QEMU needs about 1 ms */
+#define CONT_MS 2000	  /* how long a refused cont is tried again */
 #define LOAD_MS 60000	  /* loading a state; QEMU needs about 20 ms */
 #define PIPE_HELD 4096	  /* one page, the least there is */
 #define PIPE_WIDE 262144  /* for reading; device states have 10 to 400 KiB */
@@ -130,11 +131,18 @@ int state_stop(struct state *s, struct ft_error *err)
 	return rc ? rc : qmp_wait_for(s->qmp, stands, s, deadline, err);
 }
 
+/* Right after a migration QEMU says for a moment that it is not finalized yet.  A guest must not stay paused for that. */
 int state_cont(struct state *s, struct ft_error *err)
 {
-	uint64_t deadline = util_deadline_ms(STEP_MS);
-	int rc = qmp_call(s->qmp, "cont", -1, deadline, NULL, err, NULL);
+	uint64_t deadline = util_deadline_ms(STEP_MS), give_up = util_deadline_ms(CONT_MS);
+	int rc;
 
+	for (;;) {
+		rc = qmp_call(s->qmp, "cont", -1, deadline, NULL, err, NULL);
+		if (rc != -EREMOTEIO || util_now_ns() >= give_up)
+			break;
+		util_sleep_ms(1);
+	}
 	return rc ? rc : qmp_wait_for(s->qmp, runs, s, deadline, err);
 }
 
@@ -352,7 +360,7 @@ static int memfd_take(struct state *s, const struct state_sink *sink, struct ft_
 
 static int stop_pause(struct state *s, struct ft_error *err)
 {
-	return s->was_running ? state_stop(s, err) : 0;
+	return state_running(s) ? state_stop(s, err) : 0;
 }
 
 static int stop_resume(struct state *s, struct ft_error *err)
@@ -452,7 +460,8 @@ static bool is_refusal(int rc)
 
 static int pause_by(struct state *s, struct ft_error *err)
 {
-	s->was_running = state_running(s);
+	/* a resume that failed is still owed */
+	s->was_running = state_running(s) || (s->phase != PHASE_RUNNING && s->was_running);
 	s->phase = PHASE_PAUSED;
 	return ways[s->method].pause(s, err);
 }
@@ -461,7 +470,6 @@ int state_pause(struct state *s, struct ft_error *err)
 {
 	enum state_method next;
 	struct ft_error ignored;
-	bool was_running;
 	int rc;
 
 	if (s->method == STATE_AUTO)
@@ -470,12 +478,10 @@ int state_pause(struct state *s, struct ft_error *err)
 	rc = pause_by(s, err);
 	while (rc && is_refusal(rc)) {
 		next = next_method(s, s->method);
-		was_running = s->was_running;
 		if (next == STATE_AUTO || state_resume(s, &ignored))
 			break;
 		s->method = next;
 		rc = pause_by(s, err);
-		s->was_running = was_running;
 	}
 	return rc;
 }
