@@ -16,6 +16,8 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include "err.h"
 #include "faultpoint.h"
@@ -110,7 +112,8 @@ static void *map_extent(struct pool *p, size_t len, size_t align)
 	mem = map_aligned(len, align);
 	if (mem && huge && madvise(mem, len, MADV_HUGEPAGE) != 0)
 		atomic_store_explicit(&p->huge_refused, true, memory_order_relaxed); /* slower, not wrong */
-	if (mem && p->opt.lock && mlock2(mem, len, 0) != 0) {
+	/* the bare call: sanitizers make mlock() do nothing */
+	if (mem && p->opt.lock && syscall(SYS_mlock, mem, len) != 0) {
 		munmap(mem, len);
 		mem = NULL;
 	}
@@ -167,22 +170,21 @@ static bool hook_merge(extent_hooks_t *hooks, void *a, size_t len_a, void *b, si
 }
 
 /* Would the kernel let us lock the cap?  Asked, not worked out from limit, capabilities and what is locked already:
- * MLOCK_ONFAULT counts the whole mapping and touches none of it.  (mlock2 throughout: sanitizers make mlock do nothing.) */
+ * MAP_LOCKED counts the whole mapping, and PROT_NONE leaves nothing to fault in. */
 static int check_lock(uint64_t cap, struct ft_error *err)
 {
-	void *mem = mmap(NULL, cap, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_LOCKED;
+	void *mem = mmap(NULL, cap, PROT_NONE, flags, -1, 0);
+	int r = mem == MAP_FAILED ? -errno : 0;
 	struct rlimit limit;
-	int r;
 
-	if (mem == MAP_FAILED)
-		return err_sys(err, -errno, "locked memory: address space for %llu bytes", (unsigned long long)cap);
-	r = mlock2(mem, cap, MLOCK_ONFAULT) ? -errno : 0;
-	munmap(mem, cap);
-	if (r == 0)
+	if (r == 0) {
+		munmap(mem, cap);
 		return 0;
-	if (getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
+	}
+	if ((r != -EAGAIN && r != -EPERM) || getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
 		return err_sys(err, r, "locked memory: %llu bytes", (unsigned long long)cap);
-	return err_set(err, r,
+	return err_set(err, -ENOMEM,
 		       "locked memory: RLIMIT_MEMLOCK is %llu bytes (hard limit %lld), and %llu are needed on top of what this "
 		       "process has locked already; raise it with \"ulimit -l %llu\", with LimitMEMLOCK=%llu in the systemd "
 		       "unit, or in /etc/security/limits.conf",

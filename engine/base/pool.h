@@ -28,8 +28,8 @@ struct pool_stats {
 	bool huge_pages, locked; /* asked for, and not refused by the kernel */
 };
 
-/* pool_create - 0; -EINVAL: a cap below a page; -ENOMEM or -EPERM: no memory, or @opt->lock and the kernel will not lock
- * the cap: the sentence has the limit found, the number needed and how to raise it.  Maps nothing yet. */
+/* pool_create - 0; -EINVAL: a cap below a page; -ENOMEM: no memory, or @opt->lock and the kernel will not lock the cap: the
+ * sentence has the limit found, the number needed and how to raise it.  Maps nothing yet. */
 int pool_create(struct pool **out, const struct pool_options *opt, struct ft_error *err);
 /* pool_alloc - @len octets, aligned to @align (a power of two), zeroed on first use of the mapping only.
  * NULL at the cap or without memory. */
