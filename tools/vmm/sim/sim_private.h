@@ -64,5 +64,12 @@ struct sim {
 };
 
 uint64_t clock_ns(void);
+void sleep_ns(uint64_t ns);
+
+/* sim.c: the engine's pause.  cpus_pause waits until every vCPU is parked. */
+void cpus_pause(struct sim *s);
+void cpus_resume(struct sim *s);
+/* ops.c: the output queue's sink. */
+size_t sim_emit(void *user, const void *buf, size_t len);
 
 #endif
