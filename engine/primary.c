@@ -23,7 +23,8 @@
 
 /* ---- the end of a connection ---- */
 
-void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why)
+/* True for the first cause; the others follow from it. */
+static bool mark_lost(struct primary *p, const struct ft_error *why)
 {
 	struct ft_session *s = p->s;
 	bool first;
@@ -35,11 +36,27 @@ void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why)
 		p->loss_error = *why;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
-	if (!first)
+	return first;
+}
+
+void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why)
+{
+	if (!mark_lost(p, why))
 		return;
-	log_warn("primary", "%s: %s", s->name, why->msg);
+	log_warn("primary", "%s: %s", p->s->name, why->msg);
 	if (code != FTW_CODE_NONE)
 		link_send_reason(p->link, FTW_ERROR, code, why->msg, deadline_in_ms(BYE_MS));
+	tp_cancel(p->link->conn);
+}
+
+static void say_goodbye(struct primary *p)
+{
+	struct ft_error why = { 0 };
+
+	err_set(&why, -ECANCELED, "stopped");
+	if (!mark_lost(p, &why))
+		return;
+	link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary", deadline_in_ms(BYE_MS));
 	tp_cancel(p->link->conn);
 }
 
@@ -382,11 +399,8 @@ static void serve(struct primary *p)
 	} else {
 		epochs(p);
 	}
-	if (session_stopping(s) && !primary_lost(p)) {
-		link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary", deadline_in_ms(BYE_MS));
-		err_set(&err, -ECANCELED, "stopped");
-		primary_lose(p, FTW_CODE_NONE, &err);
-	}
+	if (session_stopping(s))
+		say_goodbye(p);
 	if (shipping)
 		pthread_join(p->ship_thread, NULL);
 	if (answering)

@@ -610,7 +610,7 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	memcpy(c->session_id, g->hello.session, sizeof(c->session_id));
 	c->generation = g->hello.generation;
 	pthread_mutex_lock(&c->standby_lock);
-	standby_restart(c->standby, g->hello.lanes);
+	standby_connect(c->standby, g->hello.lanes);
 	pthread_mutex_unlock(&c->standby_lock);
 	r = tp_window_open(g->link->conn, FTW_WINDOW_IMAGE, standby_image(c->standby, &len), len, err);
 	if (r)
@@ -871,7 +871,7 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	wait_applied(c);
 	res->apply_ns = lap(&mark);
 	state = standby_state(c->standby, &len);
-	res->epoch = standby_epoch_applied(c->standby);
+	res->epoch = standby_epoch_image(c->standby);
 	r = s->ops.load_state(s->user, state, len, err);
 	res->load_ns = lap(&mark);
 	if (r) {
@@ -906,7 +906,7 @@ int secondary_failover(struct ft_session *s, unsigned flags, struct ft_failover_
 	do {
 		res->outcome = may_promote(c, flags, &state, err);
 		if (res->outcome == FT_FAILOVER_ALREADY) {
-			res->epoch = standby_epoch_applied(c->standby);
+			res->epoch = standby_epoch_image(c->standby);
 			return 0;
 		}
 		if (res->outcome != FT_FAILOVER_DONE)

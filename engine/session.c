@@ -57,7 +57,6 @@ static int transition(struct ft_session *s, enum ft_state from, bool any, enum s
 	pthread_mutex_unlock(&s->lock);
 	if (!change) {
 		pthread_mutex_unlock(&s->event_lock);
-		log_debug("state", "%s: %s has no place in %s", s->name, state_event_name(event), ft_state_name(told.old_state));
 		return -1;
 	}
 	log_info("state", "%s: %s --%s--> %s: %s%s%s", s->name, ft_state_name(told.old_state), state_event_name(event),

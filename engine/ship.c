@@ -16,6 +16,7 @@
 #include "digest.h"
 #include "err.h"
 #include "log.h"
+#include "thread.h"
 
 #define WRITE_PAGES_MAX (TP_WRITE_MAX / FT_PAGE_SIZE)
 #define APPLY_NS_PER_PAGE 50000 /* added to commit-timeout for applied: page faults cost 12 to 17 us on nested machines */
