@@ -611,6 +611,7 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	c->generation = g->hello.generation;
 	pthread_mutex_lock(&c->standby_lock);
 	standby_connect(c->standby, g->hello.lanes);
+	standby_restart(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
 	r = tp_window_open(g->link->conn, FTW_WINDOW_IMAGE, standby_image(c->standby, &len), len, err);
 	if (r)

@@ -426,6 +426,16 @@ int ft_session_set(struct ft_session *s, const char *name, const char *value, st
 	return r;
 }
 
+int ft_session_get(struct ft_session *s, const char *name, char *buf, size_t size)
+{
+	int r;
+
+	pthread_mutex_lock(&s->lock);
+	r = ft_config_get(&s->cfg, name, buf, size);
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
 /* ---- failover ---- */
 
 int ft_session_failover(struct ft_session *s, unsigned flags, struct ft_failover_result *res, struct ft_error *err)

@@ -292,6 +292,9 @@ FT_API void ft_session_cut(struct ft_session *s);
 /* ft_session_set - change a setting marked FT_OPT_LIVE.  -EPERM: not changeable while running. */
 FT_API FT_MUST int ft_session_set(struct ft_session *s, const char *name, const char *value, struct ft_error *err);
 
+/* ft_session_get - a setting as it is now, as text into @buf; -ENOENT. */
+FT_API FT_MUST int ft_session_get(struct ft_session *s, const char *name, char *buf, size_t size);
+
 /* ft_session_pause_guest, ft_session_resume_guest - primary: stop the guest at an epoch border and keep it
  * stopped, still protected; let it run again.  Blocks until done or @timeout_ms.  Not from a callback. */
 FT_API FT_MUST int ft_session_pause_guest(struct ft_session *s, uint32_t timeout_ms, struct ft_error *err);
@@ -427,8 +430,10 @@ typedef int ft_control_command(void *user, const char *cmd, const struct json_t 
  * Starts one thread.  No session needs to be set yet. */
 FT_API FT_MUST int ft_control_open(struct ft_control **out, const char *path, ft_control_command *extra, void *user,
 				   struct ft_error *err);
-/* ft_control_set_session - the session that commands are for; NULL: none.  When it returns no command is using the old one. */
+/* ft_control_set_session - the session that commands are for; NULL: none.  When it returns no command is using the old one:
+ * it waits for those under way, so call ft_session_stop() first, which ends them.  Also from within @extra. */
 FT_API void ft_control_set_session(struct ft_control *c, struct ft_session *s);
+/* ft_control_close - end the thread, remove the socket.  Waits for commands under way, as above.  NULL is harmless. */
 FT_API void ft_control_close(struct ft_control *c);
 
 /* ---- logging ------------------------------------------------------------------------------------ */
