@@ -17,7 +17,8 @@
 #define EPOCHS_PER_GUEST 100
 
 static const char *const fault_kinds[] = {
-	"delay=2", "reorder=1", "duplicate=10", "cut=300000", "cutmsg=60", "oneway=400000", "stall=400000",
+	"delay=3",    "reorder=1,delay=2", "dup=30",      "slow=20000000", "cut=2000000", "cutmsg=150",
+	"oneway=150", "stall=150:200",	   "stall=150:0", "corrupt=60",
 };
 
 static void draw_memory(struct rng *r, struct sim_config *c)
@@ -117,13 +118,15 @@ static void run_plain(struct rng *r, uint64_t epochs)
 static void run_fault(struct rng *r, const char *kind, uint64_t epochs)
 {
 	struct pair_options opt;
-	char settings[160], spec[96];
+	char settings[160], drawn[120], spec[96];
 	struct pair p;
 
 	pair_options_init(&opt);
 	opt.compare = true;
-	opt.primary = draw_settings(r, settings, sizeof(settings));
-	opt.secondary = "heartbeat-misses=10"; /* what says nothing any more is to be noticed in time */
+	/* what says nothing any more is to be noticed in time */
+	snprintf(settings, sizeof(settings), "heartbeat-misses=10,%s", draw_settings(r, drawn, sizeof(drawn)));
+	opt.primary = settings;
+	opt.secondary = "heartbeat-misses=10";
 	snprintf(spec, sizeof(spec), "%s,seed=%" PRIu64, kind, rng_next(r) % 100000);
 	opt.fault = spec;
 	draw_guest(r, &opt.sim);

@@ -240,12 +240,17 @@ void pair_check_runs(struct pair *p, uint32_t bound_ms)
 
 void pair_check_unprotected(struct pair *p, const char *part)
 {
+	uint64_t deadline = deadline_in_ms(WAIT_MS);
 	struct ft_status st;
 
-	ft_session_status(p->primary, &st);
-	CHECK(!st.is_protected, "the primary says it is protected");
-	CHECK(st.reason[0], "the primary is %s and does not say why", ft_state_name(st.state));
-	CHECK(!part || strstr(st.reason, part), "the primary's reason is '%s', without '%s'", st.reason, part);
+	for (;;) {
+		ft_session_status(p->primary, &st);
+		if (!st.is_protected && st.reason[0] && (!part || strstr(st.reason, part)))
+			return;
+		CHECK(now_ns() < deadline, "the primary is %s, protected %d, reason '%s'; expected '%s'", ft_state_name(st.state),
+		      st.is_protected, st.reason, part ? part : "any");
+		sleep_ms(5);
+	}
 }
 
 void pair_check_promoted(struct pair *p, const struct ft_failover_result *res)

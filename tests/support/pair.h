@@ -59,7 +59,7 @@ void pair_check_compared(struct pair *p); /* no difference so far */
 
 /* pair_check_runs - the primary's guest goes on now, and no pause lasted longer than @bound_ms. */
 void pair_check_runs(struct pair *p, uint32_t bound_ms);
-/* pair_check_unprotected - status of the primary says so, and why (@part is in the reason; NULL: any). */
+/* pair_check_unprotected - status of the primary says so soon, and why (@part is in the reason; NULL: any). */
 void pair_check_unprotected(struct pair *p, const char *part);
 
 /* pair_check_promoted - after a failover that gave @res: the standby went on from exactly the epoch it says, its memory is what its steps

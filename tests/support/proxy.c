@@ -8,11 +8,11 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
-#include <stdlib.h>
 #include <unistd.h>
 #include "check.h"
 #include "clock.h"
@@ -38,7 +38,7 @@ struct proxy {
 	struct sockaddr_in target;
 	int listener, wake;
 	/* guarded by lock */
-	bool quit, has_cut;
+	bool quit, once, has_cut;
 	enum proxy_mode mode, cut_mode[2];
 	uint64_t cut_at[2], octets[2], rate;
 	/* proxy's thread */
@@ -138,6 +138,16 @@ static void cut_if_due(struct proxy *p, int dir)
 	pthread_mutex_unlock(&p->lock);
 }
 
+static void connection_ended(struct proxy *p)
+{
+	pthread_mutex_lock(&p->lock);
+	if (p->once) {
+		p->mode = PROXY_REFUSE;
+		p->has_cut = true;
+	}
+	pthread_mutex_unlock(&p->lock);
+}
+
 /* False: the relay is over. */
 static bool fill(struct proxy *p, struct relay *r, int dir)
 {
@@ -151,6 +161,7 @@ static bool fill(struct proxy *p, struct relay *r, int dir)
 	if (n < 0)
 		return errno == EAGAIN || errno == EINTR;
 	if (n == 0) {
+		connection_ended(p);
 		w->ended = true;
 		shutdown(r->fd[!dir], SHUT_WR);
 		return !r->way[!dir].ended;
@@ -181,6 +192,7 @@ static void serve_relay(struct proxy *p, struct relay *r)
 {
 	for (int dir = 0; dir < 2; dir++) {
 		if (!flush_way(p, r, dir) || !fill(p, r, dir) || !flush_way(p, r, dir)) {
+			connection_ended(p);
 			drop_relay(r);
 			return;
 		}
@@ -353,12 +365,24 @@ uint64_t proxy_octets(struct proxy *p, enum proxy_way way)
 	return n;
 }
 
-bool proxy_has_cut(struct proxy *p)
+void proxy_set_once(struct proxy *p)
 {
-	bool cut;
-
 	pthread_mutex_lock(&p->lock);
-	cut = p->has_cut;
+	p->once = true;
 	pthread_mutex_unlock(&p->lock);
-	return cut;
+}
+
+void proxy_wait_cut(struct proxy *p)
+{
+	const struct timespec tick = { .tv_nsec = 1000000 };
+	uint64_t deadline = deadline_in_ms(60000);
+	bool cut = false;
+
+	while (!cut) {
+		CHECK(now_ns() < deadline, "proxy: the connection was not cut");
+		nanosleep(&tick, NULL);
+		pthread_mutex_lock(&p->lock);
+		cut = p->has_cut;
+		pthread_mutex_unlock(&p->lock);
+	}
 }

@@ -4,7 +4,6 @@
 #ifndef TEST_PROXY_H
 #define TEST_PROXY_H
 
-#include <stdbool.h>
 #include <stdint.h>
 
 struct proxy;
@@ -26,6 +25,8 @@ void proxy_set_mode(struct proxy *p, enum proxy_mode mode);
 void proxy_cut_after(struct proxy *p, enum proxy_way way, uint64_t octets, enum proxy_mode mode);
 void proxy_set_rate(struct proxy *p, uint64_t octets_per_s); /* each way; 0: as fast as it goes */
 uint64_t proxy_octets(struct proxy *p, enum proxy_way way);
-bool proxy_has_cut(struct proxy *p); /* proxy_cut_after has come true */
+/* proxy_set_once - when the first connection ends, whoever ends it, refuse from then on: a side that died stays dead. */
+void proxy_set_once(struct proxy *p);
+void proxy_wait_cut(struct proxy *p); /* until proxy_cut_after or proxy_set_once has come true */
 
 #endif
