@@ -118,17 +118,24 @@ static void wait_applied(struct secondary *c)
 
 /* ---- ft-apply ---- */
 
+static int open_image(struct secondary *c, struct link *l, struct ft_error *err)
+{
+	uint64_t len;
+	void *image = standby_image(c->standby, &len); /* before the call: the order in which arguments are computed is free */
+
+	return tp_window_open(l->conn, FTW_WINDOW_IMAGE, image, len, err);
+}
+
 /* The image may be written again: say so, if the primary is still there. */
 static void answer_applied(struct secondary *c, uint64_t epoch)
 {
 	struct ft_session *s = c->s;
 	struct ft_error err = { 0 };
-	uint64_t len;
 	int r;
 
 	if (!link_get(c))
 		return;
-	r = tp_window_open(c->link->conn, FTW_WINDOW_IMAGE, standby_image(c->standby, &len), len, &err);
+	r = open_image(c, c->link, &err);
 	if (!r)
 		r = link_send_mark(c->link, FTW_APPLIED, epoch, deadline_in_ms(SEND_MS), &err);
 	if (r) {
@@ -597,7 +604,6 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	struct ft_session *s = c->s;
 	struct ft_config cfg;
 	struct hello_ack ack = { .version = FTW_VERSION_MAX, .placement = FTW_PLACEMENT_MIRROR, .epoch_credits = 1 };
-	uint64_t len;
 	uint32_t seq;
 	void *buf;
 	int r;
@@ -613,7 +619,7 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	standby_connect(c->standby, g->hello.lanes);
 	standby_restart(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
-	r = tp_window_open(g->link->conn, FTW_WINDOW_IMAGE, standby_image(c->standby, &len), len, err);
+	r = open_image(c, g->link, err);
 	if (r)
 		return r;
 	buf = link_begin(g->link, 0, &seq);

@@ -20,6 +20,15 @@ static void sleep_ms(unsigned ms)
 	nanosleep(&t, NULL);
 }
 
+/* FT_TEST_LOG=1: the library's log lines, to find out why a test fails. */
+static void log_line_out(void *user, enum ft_log_level level, const char *module, const char *msg)
+{
+	uint64_t us = now_ns() / 1000;
+
+	(void)user;
+	fprintf(stderr, "%" PRIu64 ".%06" PRIu64 " %d %s: %s\n", us / 1000000, us % 1000000, (int)level, module, msg);
+}
+
 void pair_options_init(struct pair_options *opt)
 {
 	*opt = (struct pair_options){ 0 };
@@ -86,6 +95,8 @@ void pair_open_sims(struct pair *p, const struct pair_options *opt)
 	struct sim_config cfg = opt->sim;
 	struct ft_error err = { 0 };
 
+	if (getenv("FT_TEST_LOG"))
+		ft_log_set(log_line_out, NULL, FT_LOG_DEBUG);
 	memset(p, 0, sizeof(*p));
 	p->opt = *opt;
 	cfg.on_event_user = p;
