@@ -249,6 +249,16 @@ void pair_check_runs(struct pair *p, uint32_t bound_ms)
 	      bound_ms);
 }
 
+void pair_check_stopped(struct pair *p)
+{
+	uint64_t deadline = deadline_in_ms(WAIT_MS);
+
+	while (!sim_is_paused(p->primary_sim)) {
+		CHECK(now_ns() < deadline, "the primary lost its role, but its guest runs");
+		sleep_ms(1);
+	}
+}
+
 void pair_check_unprotected(struct pair *p, const char *part)
 {
 	uint64_t deadline = deadline_in_ms(WAIT_MS);

@@ -59,6 +59,8 @@ void pair_check_compared(struct pair *p); /* no difference so far */
 
 /* pair_check_runs - the primary's guest goes on now, and no pause lasted longer than @bound_ms. */
 void pair_check_runs(struct pair *p, uint32_t bound_ms);
+/* pair_check_stopped - the primary's guest is stopped, now or very soon (the state changes before the guest is stopped). */
+void pair_check_stopped(struct pair *p);
 /* pair_check_unprotected - status of the primary says so soon, and why (@part is in the reason; NULL: any). */
 void pair_check_unprotected(struct pair *p, const char *part);
 

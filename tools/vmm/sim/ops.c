@@ -286,7 +286,12 @@ static int op_activate(void *user, struct ft_error *err)
 	struct sim *s = user;
 	int ret = op_enter(s, SIM_OP_ACTIVATE, err);
 
-	return ret ? ret : sim_start(s, err);
+	if (ret)
+		return ret;
+	pthread_mutex_lock(&s->lock);
+	s->pages_per_epoch = 0; /* nobody cuts epochs here: it runs at its rate */
+	pthread_mutex_unlock(&s->lock);
+	return sim_start(s, err);
 }
 
 /* ---- output ---- */

@@ -135,7 +135,7 @@ static uint64_t allowance(struct sim *s, struct runner *r)
 		return 0;
 	if (r->blocked && ft_output_room(s->output) < sizeof(struct sim_message))
 		return 0;
-	if (s->cfg.pages_per_epoch)
+	if (s->pages_per_epoch)
 		return r->budget;
 	if (!s->cfg.rate)
 		return UINT64_MAX;
@@ -151,7 +151,7 @@ static uint64_t allowance(struct sim *s, struct runner *r)
 
 static void wait_for_work(struct sim *s, struct runner *r)
 {
-	bool ticking = s->started && !s->paused && !s->stopped && (r->blocked || (s->cfg.rate && !s->cfg.pages_per_epoch));
+	bool ticking = s->started && !s->paused && !s->stopped && (r->blocked || (s->cfg.rate && !s->pages_per_epoch));
 	uint64_t at = clock_ns() + TICK_NS;
 	struct timespec t = { .tv_sec = (time_t)(at / NS_PER_S), .tv_nsec = (long)(at % NS_PER_S) };
 
@@ -181,7 +181,7 @@ static void *cpu_main(void *arg)
 		pthread_mutex_lock(&s->lock);
 		s->nr_running--;
 		r->blocked = blocked;
-		if (s->cfg.pages_per_epoch)
+		if (s->pages_per_epoch)
 			r->budget -= done;
 		else if (s->cfg.rate)
 			r->tokens -= (double)done;
@@ -206,7 +206,7 @@ static void wait_parked_locked(struct sim *s)
 /* The guest's epoch is over when each vCPU has made its share; one that waits for the output queue cannot. */
 static bool budget_spent_locked(const struct sim *s)
 {
-	if (!s->cfg.pages_per_epoch || !s->started || s->stopped)
+	if (!s->pages_per_epoch || !s->started || s->stopped)
 		return true;
 	for (uint32_t i = 0; i < s->cfg.nr_cpus; i++)
 		if (s->runner[i].budget && !s->runner[i].blocked)
@@ -216,7 +216,7 @@ static bool budget_spent_locked(const struct sim *s)
 
 static void give_budget_locked(struct sim *s)
 {
-	uint64_t n = s->cfg.pages_per_epoch, cpus = s->cfg.nr_cpus;
+	uint64_t n = s->pages_per_epoch, cpus = s->cfg.nr_cpus;
 
 	for (uint32_t i = 0; i < cpus; i++)
 		s->runner[i].budget = n * (i + 1) / cpus - n * i / cpus;
@@ -339,6 +339,7 @@ int sim_create(struct sim **out, const struct sim_config *cfg, bool standby, str
 	if (!s)
 		return say(err, -ENOMEM, "no memory");
 	s->cfg = *cfg;
+	s->pages_per_epoch = cfg->pages_per_epoch;
 	init_locks(s);
 	make_identity(s);
 	atomic_store(&s->state_bytes, cfg->state_bytes);

@@ -43,6 +43,7 @@ struct sim {
 	uint32_t nr_threads, nr_running;
 	bool started, paused, quit; /* paused: by the engine */
 	uint32_t stopped;	    /* by tests */
+	uint64_t pages_per_epoch;   /* 0 once this side was promoted */
 	uint64_t paused_at_ns, longest_pause_ns;
 	struct cut *cut; /* SIM_CUTS, by serial modulo */
 	uint64_t serial; /* of the last cut */
