@@ -82,7 +82,14 @@ struct primary {
 	int hold_result;
 };
 
-/* -- primary.c -- */
+/* -- hello.c: epoch thread -- */
+/* handshake - one attempt.  On success p->link is set and the region table is in use until leave_regions().  -EOWNERDEAD: the other
+ * side runs the machine. */
+int handshake(struct primary *p, uint64_t deadline, struct ft_error *err);
+void leave_regions(struct primary *p);
+
+/* -- protect.c -- */
+void *epoch_main(void *primary);
 /* primary_lose - the connection is over, for this reason (the first one counts).  @code other than FTW_CODE_NONE is told to the peer.
  * Any thread that holds no lock. */
 void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why);

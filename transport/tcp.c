@@ -200,7 +200,8 @@ static bool credit_owed(const struct tcp *s, struct lane *l)
 
 static void train_add(struct lane *l, void *base, size_t len)
 {
-	l->train[l->nr_train++] = (struct iovec){ .iov_base = base, .iov_len = len };
+	if (len > 0) /* train_push() counts on it: sending nothing would be no progress */
+		l->train[l->nr_train++] = (struct iovec){ .iov_base = base, .iov_len = len };
 }
 
 static struct tcp_frame frame(enum tcp_kind kind, unsigned nr, uint32_t len, uint64_t number)

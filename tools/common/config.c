@@ -15,7 +15,7 @@
 #define LINE_MAX_OCTETS 65536
 #define DEFAULTS "defaults"
 
-/* Texts handed to @set stay for the life of the process. */
+/* Texts handed to @set. */
 struct kept {
 	struct kept *next;
 	char text[];
@@ -65,6 +65,16 @@ static const char *keep(const char *text)
 	k->next = kept;
 	kept = k;
 	return k->text;
+}
+
+void config_forget(void)
+{
+	while (kept) {
+		struct kept *next = kept->next;
+
+		free(kept);
+		kept = next;
+	}
 }
 
 static void note_section(struct pass *p)
@@ -179,6 +189,7 @@ static int choose(struct pass *look, const char *section, const char **used)
 int config_read_string(const char *path, const char *text, const char *section, config_set *set, void *user,
 		       const char **used, struct ft_error *err)
 {
+	static const char bom[] = "\xEF\xBB\xBF";
 	struct pass look = { .path = path, .at = text, .want = section, .err = err };
 	struct pass defaults = { .path = path, .at = text, .want = DEFAULTS, .set = set, .user = user, .err = err };
 	struct pass own = defaults;
@@ -186,6 +197,8 @@ int config_read_string(const char *path, const char *text, const char *section, 
 
 	err->code = 0;
 	*used = NULL;
+	if (strncmp(text, bom, 3) == 0)
+		look.at = defaults.at = own.at = text + 3;
 	r = go_through(&look);
 	if (!r)
 		r = choose(&look, section, used);

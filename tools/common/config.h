@@ -6,7 +6,7 @@
  *	[web1]
  *	peer = standby.example:7000
  *
- * Main thread.  Texts that were read live as long as the process. */
+ * Main thread.  Texts that were read live until config_forget(), which programs never call. */
 #ifndef FT_TOOLS_CONFIG_H
 #define FT_TOOLS_CONFIG_H
 
@@ -24,5 +24,8 @@ FT_MUST int config_read(const char *path, const char *section, config_set *set, 
 /* config_read_string - the same from text; @path is what errors call it. */
 FT_MUST int config_read_string(const char *path, const char *text, const char *section, config_set *set, void *user,
 			       const char **used, struct ft_error *err);
+
+/* config_forget - free the texts of all files that were read. */
+void config_forget(void);
 
 #endif
