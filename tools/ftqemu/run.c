@@ -368,6 +368,19 @@ static bool is_fenced(struct run *r)
 	return fenced;
 }
 
+/* QEMU died under a guest that was protected.  That is what the standby is for: no goodbye, nothing that is held leaves. */
+static void give_up(struct run *r, int status)
+{
+	char text[FT_ERROR_MAX];
+
+	snprintf(text, sizeof(text), "QEMU has crashed, status %d; the secondary can go on from the last checkpoint (ftctl failover)", status);
+	say(r, FT_LOG_ERROR, text);
+	print_lines(r);
+	ft_control_close(r->control);
+	machine_abandon(r->machine);
+	_exit(status ? status : EXIT_SESSION);
+}
+
 /* Orderly: the session first, so that the secondary is told; then QEMU, unless it was never ours. */
 static int finish(struct run *r, bool wanted)
 {
@@ -382,6 +395,8 @@ static int finish(struct run *r, bool wanted)
 	arm_second(r);
 	if (!wanted) {
 		machine_ended(r->machine, &status);
+		if (!*reason && !waited && r->session)
+			give_up(r, status);
 		snprintf(text, sizeof(text), "QEMU has ended%s%s%s, status %d", *reason ? " (" : "", reason, *reason ? ")" : "", status);
 		say(r, waited || status ? FT_LOG_ERROR : FT_LOG_INFO, text);
 	}
