@@ -257,13 +257,19 @@ static int command(void *user, const char *cmd, const json_t *args, json_t **rep
 static int open_control(struct run *r, struct ft_error *err)
 {
 	char path[256];
+	size_t used;
 	int rc = 0;
 
 	if (r->args->control)
 		snprintf(path, sizeof(path), "%s", r->args->control);
 	else
 		rc = runtime_socket(path, sizeof(path), machine_name(r->machine), err);
-	return rc ? rc : ft_control_open(&r->control, path, command, r, err);
+	if (!rc)
+		rc = ft_control_open(&r->control, path, command, r, err);
+	used = strlen(err->msg);
+	if (rc == -EADDRINUSE)
+		snprintf(err->msg + used, sizeof(err->msg) - used, " (two machines of one name on one host: give one another --name or --control)");
+	return rc;
 }
 
 /* ---- signals ------------------------------------------------------------------------------------ */
