@@ -64,7 +64,7 @@ static void try(char *const *argv, unsigned bits)
 
 	must(rc == err.code && (rc ? rc < 0 && err.msg[0] : c.ram_bytes > 0 && c.ram_bytes % 4096 == 0));
 	if (!rc) {
-		must(has(&c, "-S") && has(&c, "-only-migratable") && has(&c, "-display"));
+		must(has(&c, "-S") && has(&c, "-only-migratable") && (has(&c, "-display") || c.has_picture));
 		must(has(&c, "-incoming") >= req.is_secondary);
 		must(req.unsafe_output || c.unheld.n == 0);
 		check_consoles(&c);
