@@ -39,7 +39,10 @@ void slab_destroy(struct slab *s, struct pool *pool)
 	free(s);
 }
 
-/* One span is looked up ahead, so that its first page can be fetched while the one before is copied. */
+/* One span is looked up ahead, so that its first page can be fetched while the one before is copied.  All of it
+ * against memcpy() page by page of a list that is known already (tests/bench/bench_capture.c, median, single pages /
+ * runs of 8): 100 pages 0.87 / 0.95, 1,000 0.73 / 0.76, 2,000 0.72 / 0.79, 10,000 0.67 / 0.70, 50,000 0.63 / 0.71.
+ * The price is paid outside of the pause: slab_plan() finds the pages in memory, not in L3, 157 ns a page. */
 uint32_t capture_fill(struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at)
 {
 	struct span now, next = { 0 };

@@ -8,7 +8,8 @@
 #include <ft/ft.h>
 #include "digest.h"
 
-bool span_next(const struct region_table *regions, const struct bitmap *set, uint64_t *from, uint64_t max, struct span *out)
+bool span_next(const struct region_table *regions, const struct bitmap *set, uint64_t *from, uint64_t max,
+	       struct span *out)
 {
 	struct page_run run;
 	uint64_t held;
@@ -27,11 +28,12 @@ bool span_next(const struct region_table *regions, const struct bitmap *set, uin
 	return false;
 }
 
-/* Non-temporal stores, and loads that are fetched one page ahead, beyond the end of a run too: where the hardware's prefetcher
- * stops.  Time against memcpy() of the same scattered pages, page by page (Zen 5, glibc 2.36, 1 GiB of guest, pages just
- * written; 100 / 2,000 / 10,000 / 50,000 pages): this 0.71 / 0.63 / 0.66 / 0.62; non-temporal without prefetch 0.97 / 0.91 /
- * 0.95 / 0.86; prefetch and plain stores 0.80 / 0.73 / 0.76 / 0.74; rep movsb 0.87 / 0.89 / 1.00 / 1.00; prefetch 1 KiB ahead 0.95 /
- * 0.95 / 0.97 / 0.89.  The same with AVX2 or AVX-512 registers is no faster.  memcpy() is 270 to 320 ns a page there. */
+/* Non-temporal stores, and loads that are fetched one page ahead, beyond the end of a run too: where the hardware's
+ * prefetcher stops.  Time against memcpy() of the same scattered pages, page by page (Zen 5, glibc 2.36, 1 GiB of
+ * guest, pages just written; 100 / 2,000 / 10,000 / 50,000 pages): this 0.71 / 0.63 / 0.66 / 0.62; non-temporal
+ * without prefetch 0.97 / 0.91 / 0.95 / 0.86; prefetch and plain stores 0.80 / 0.73 / 0.76 / 0.74; rep movsb 0.87 /
+ * 0.89 / 1.00 / 1.00; prefetch 1 KiB ahead 0.95 / 0.95 / 0.97 / 0.89.  The same with AVX2 or AVX-512 registers is no
+ * faster.  memcpy() is 270 to 320 ns a page there. */
 #ifdef __x86_64__
 #include <emmintrin.h>
 
@@ -96,9 +98,9 @@ static uint64_t clear_resident(uint8_t *at, uint64_t nr)
 	return cleared;
 }
 
-/* Pages not in memory: a hole, or swapped out.  To look would bring a hole of a memfd into memory, so it is not looked: file
- * memory is punched, private memory dropped, either is zeros afterwards.  Where that cannot be (locked, a private
- * mapping of a file) there is nothing to save and they are cleared as the others. */
+/* Pages not in memory: a hole, or swapped out.  To look would bring a hole of a memfd into memory, so it is not
+ * looked: file memory is punched, private memory dropped, either is zeros afterwards.  Where that cannot be (locked,
+ * a private mapping of a file) there is nothing to save and they are cleared as the others. */
 static uint64_t clear_absent(uint8_t *at, uint64_t nr)
 {
 	if (madvise(at, nr * FT_PAGE_SIZE, MADV_REMOVE) == 0)
@@ -110,10 +112,10 @@ static uint64_t clear_absent(uint8_t *at, uint64_t nr)
 
 #define STEP_PAGES 2048u
 
-/* A mincore() for each run (650 ns here), because reading is what must not happen to a hole: in a memfd that takes memory
- * and 12 us, in private memory 0.7 us.  Dropping a hole of one page costs 1 us and 0.3 us, 8 MiB of them 94 us (the
- * look-ups of mincore) and 1.6 us.  /proc/self/pagemap does not see memfd pages that only the VMM's process has mapped.
- * hugetlbfs before Linux 6.0 punches whole huge pages only, and is not supported below this. */
+/* A mincore() for each run (650 ns here), because reading is what must not happen to a hole: in a memfd that takes
+ * memory and 12 us, in private memory 0.7 us.  Dropping a hole of one page costs 1 us and 0.3 us, 8 MiB of them 94
+ * us (the look-ups of mincore) and 1.6 us.  /proc/self/pagemap does not see memfd pages that only the VMM's process
+ * has mapped. hugetlbfs before Linux 6.0 punches whole huge pages only, and is not supported below this. */
 uint64_t pages_clear(void *at, uint64_t nr)
 {
 	unsigned char resident[STEP_PAGES];

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* digest.c - see digest.h.  Pure functions: any thread.
- * Which XXH3: libxxhash's own dispatch, which picks SSE2, AVX2 or AVX-512 by the CPU it runs on.  ns per page here (Zen 5,
- * pages in L3 / in DRAM): dispatch 69 / 152; inlined and built with -mavx2 70 / 188, with -mavx512f 71 / 179; the
- * library without dispatch 200 / 260; inlined at the x86-64 baseline 720 (gcc), 400 (clang).  So nothing of our own
- * would be faster, and the test compares with the scalar code of the header. */
+ * Which XXH3: libxxhash's own dispatch, which picks SSE2, AVX2 or AVX-512 by the CPU it runs on.  ns per page here
+ * (Zen 5, pages in L3 / in DRAM): dispatch 69 / 152; inlined and built with -mavx2 70 / 188, with -mavx512f 71 /
+ * 179; the library without dispatch 200 / 260; inlined at the x86-64 baseline 720 (gcc), 400 (clang).  So nothing of
+ * our own would be faster, and the test compares with the scalar code of the header. */
 #include "digest.h"
 
 #include <xxhash.h>
@@ -32,8 +32,8 @@ uint64_t digest_state(const void *buf, size_t len)
 
 #define WORDS (FT_PAGE_SIZE / 8)
 
-/* A used page: 2 ns in L3; a page of zeros 41 ns in L2, 47 in L3, 125 in DRAM.  AVX2 makes it 24, 40, 93 and memcmp() with
- * itself, which libc dispatches, 33, 46, 177: not worth a version per CPU beside a digest of 70. */
+/* A used page: 2 ns in L3; a page of zeros 41 ns in L2, 47 in L3, 125 in DRAM.  AVX2 makes it 24, 40, 93 and
+ * memcmp() with itself, which libc dispatches, 33, 46, 177: not worth a version per CPU beside a digest of 70. */
 int page_is_zero(const void *page)
 {
 	const uint64_t *w = page;

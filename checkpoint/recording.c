@@ -21,7 +21,7 @@
 
 #define FILE_MAGIC UINT64_C(0x66742d7374726561) /* "ft-strea" */
 #define FILE_VERSION 1u
-#define FILE_PAYLOAD 1u /* flag: pages are in the file */
+#define FILE_PAYLOAD 1u                 /* flag: pages are in the file */
 #define ENTRY_MARK UINT32_C(0x6674656e) /* "ften" */
 #define LANE_MAX 8u
 #define WINDOW_MAX 15u
@@ -40,7 +40,7 @@ struct entry_head {
 	ft_be64 time_ns;
 	ft_be64 offset;
 	ft_be32 window, write_bytes;
-	ft_be32 payload_bytes, reserved;
+	ft_be32 payload_bytes, connection;
 };
 static_assert(sizeof(struct entry_head) == 48 && offsetof(struct entry_head, kind) == 8, "file layout");
 #define CRC_FROM offsetof(struct entry_head, kind)
@@ -96,8 +96,9 @@ struct recording {
 	bool payload;
 	char *path;
 	pthread_mutex_t lock;
-	uint64_t len_bytes; /* guarded by lock: whole entries in the file */
-	bool ended;	    /* guarded by lock */
+	uint64_t len_bytes;   /* guarded by lock: whole entries in the file */
+	bool ended;           /* guarded by lock */
+	uint32_t connections; /* guarded by lock: number of the last one */
 };
 
 /* write_all - 0 or a negative errno; @v is used up. */
@@ -125,7 +126,8 @@ static int write_all(int fd, struct iovec *v, unsigned n)
 
 int recording_create(struct recording **out, const char *path, bool payload, struct ft_error *err)
 {
-	struct file_head head = { .magic = to_be64(FILE_MAGIC), .version = to_be32(FILE_VERSION),
+	struct file_head head = { .magic = to_be64(FILE_MAGIC),
+				  .version = to_be32(FILE_VERSION),
 				  .flags = to_be32(payload ? FILE_PAYLOAD : 0) };
 	struct iovec v = { &head, sizeof(head) };
 	struct recording *r = calloc(1, sizeof(*r));
@@ -165,16 +167,15 @@ fail:
 static void end_locked(struct recording *r, int rc)
 {
 	char text[128];
+	const bool cut = ftruncate(r->fd, (off_t)r->len_bytes) != 0; /* no file: a pipe, say */
 
 	r->ended = true;
-	log_warn("recording", "%s: ended after %" PRIu64 " octets: %s", r->path, r->len_bytes,
-		 strerror_r(-rc, text, sizeof(text)));
-	if (ftruncate(r->fd, (off_t)r->len_bytes) && errno != EINVAL)
-		log_warn("recording", "%s: its last entry is cut off", r->path);
+	log_warn("recording", "%s: ended after %" PRIu64 " octets%s: %s", r->path, r->len_bytes,
+		 cut ? " and perhaps a piece of an entry" : "", strerror_r(-rc, text, sizeof(text)));
 }
 
-/* append - @payload gathers what goes behind the head; its length is in @h already. */
-static void append(struct recording *r, struct entry_head *h, const struct iovec *payload, unsigned nr)
+/* append_locked - @payload gathers what goes behind the head; its length is in @h already. */
+static void append_locked(struct recording *r, struct entry_head *h, const struct iovec *payload, unsigned nr)
 {
 	static const uint8_t zeros[8];
 	const size_t len = from_be32(h->payload_bytes), padding = padding_of(len);
@@ -188,26 +189,35 @@ static void append(struct recording *r, struct entry_head *h, const struct iovec
 		v[1 + i] = payload[i];
 	v[1 + nr] = (struct iovec){ (void *)zeros, padding };
 
+	if (r->ended)
+		return;
+	h->time_ns = to_be64(now_ns());
+	crc = crc_add(~0u, &h->kind, sizeof(*h) - CRC_FROM);
+	for (unsigned i = 0; i < nr; i++)
+		crc = crc_add(crc, payload[i].iov_base, payload[i].iov_len);
+	h->crc = to_be32(~crc);
+	rc = write_all(r->fd, v, nr + 2);
+	if (rc)
+		end_locked(r, rc);
+	else
+		r->len_bytes += sizeof(*h) + len + padding;
+}
+
+static void append(struct recording *r, struct entry_head *h, const struct iovec *payload, unsigned nr)
+{
 	pthread_mutex_lock(&r->lock);
-	if (!r->ended) {
-		h->time_ns = to_be64(now_ns());
-		crc = crc_add(~0u, &h->kind, sizeof(*h) - CRC_FROM);
-		for (unsigned i = 0; i < nr; i++)
-			crc = crc_add(crc, payload[i].iov_base, payload[i].iov_len);
-		h->crc = to_be32(~crc);
-		rc = write_all(r->fd, v, nr + 2);
-		if (rc)
-			end_locked(r, rc);
-		else
-			r->len_bytes += sizeof(*h) + len + padding;
-	}
+	append_locked(r, h, payload, nr);
 	pthread_mutex_unlock(&r->lock);
 }
 
-void recording_message(struct recording *r, uint32_t direction, uint32_t lane, const void *msg, size_t len)
+void recording_message(struct recording *r, uint32_t connection, uint32_t direction, uint32_t lane, const void *msg,
+		       size_t len)
 {
-	struct entry_head h = { .kind = to_be16(RECORDING_MESSAGE), .direction = to_be16((uint16_t)direction), .lane = to_be32(lane),
-				.payload_bytes = to_be32((uint32_t)len) };
+	struct entry_head h = { .kind = to_be16(RECORDING_MESSAGE),
+				.direction = to_be16((uint16_t)direction),
+				.lane = to_be32(lane),
+				.payload_bytes = to_be32((uint32_t)len),
+				.connection = to_be32(connection) };
 	const struct iovec v = { (void *)msg, len };
 
 	if (!r)
@@ -216,37 +226,58 @@ void recording_message(struct recording *r, uint32_t direction, uint32_t lane, c
 	append(r, &h, &v, 1);
 }
 
-void recording_write(struct recording *r, uint32_t direction, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov,
-		     unsigned nr_iov)
+void recording_write(struct recording *r, uint32_t connection, uint32_t direction, uint32_t lane, uint32_t window,
+		     uint64_t offset, const struct iovec *iov, unsigned nr_iov)
 {
-	struct entry_head h = { .kind = to_be16(RECORDING_WRITE), .direction = to_be16((uint16_t)direction), .lane = to_be32(lane),
-				.window = to_be32(window), .offset = to_be64(offset) };
+	struct entry_head h = { .kind = to_be16(RECORDING_WRITE),
+				.direction = to_be16((uint16_t)direction),
+				.lane = to_be32(lane),
+				.window = to_be32(window),
+				.offset = to_be64(offset),
+				.connection = to_be32(connection) };
 	uint64_t len = 0;
 
 	if (!r)
 		return;
 	for (unsigned i = 0; i < nr_iov; i++)
 		len += iov[i].iov_len;
-	assert(nr_iov <= RECORDING_IOV_MAX && len && len <= RECORDING_WRITE_MAX && lane <= LANE_MAX && window <= WINDOW_MAX);
+	assert(nr_iov <= RECORDING_IOV_MAX && len && len <= RECORDING_WRITE_MAX && lane <= LANE_MAX &&
+	       window <= WINDOW_MAX);
 	h.write_bytes = to_be32((uint32_t)len);
 	if (r->payload)
 		h.payload_bytes = h.write_bytes;
 	append(r, &h, iov, r->payload ? nr_iov : 0);
 }
 
-void recording_mark(struct recording *r, uint32_t kind, const char *text)
+/* append_mark - an open entry if @connection is 0, which then gets the next number, else the close entry of it. */
+static uint32_t append_mark(struct recording *r, uint32_t connection, const char *text)
 {
 	const size_t len = strnlen(text, RECORDING_TEXT_MAX);
-	struct entry_head h = { .kind = to_be16((uint16_t)kind), .payload_bytes = to_be32((uint32_t)len) };
+	struct entry_head h = { .kind = to_be16(connection ? RECORDING_CLOSE : RECORDING_OPEN),
+				.payload_bytes = to_be32((uint32_t)len) };
 	char printable[RECORDING_TEXT_MAX];
 	const struct iovec v = { printable, len };
 
-	if (!r)
-		return;
-	assert(kind == RECORDING_OPEN || kind == RECORDING_CLOSE);
 	for (size_t i = 0; i < len; i++)
 		printable[i] = text[i] >= 0x20 && text[i] <= 0x7e ? text[i] : '?';
-	append(r, &h, &v, 1);
+	pthread_mutex_lock(&r->lock);
+	if (!connection)
+		connection = ++r->connections;
+	h.connection = to_be32(connection);
+	append_locked(r, &h, &v, 1);
+	pthread_mutex_unlock(&r->lock);
+	return connection;
+}
+
+uint32_t recording_begin(struct recording *r, const char *text)
+{
+	return r ? append_mark(r, 0, text) : 0;
+}
+
+void recording_end(struct recording *r, uint32_t connection, const char *text)
+{
+	if (r)
+		append_mark(r, connection, text);
 }
 
 void recording_close(struct recording *r)
@@ -266,7 +297,7 @@ struct recording_reader {
 	char *path;
 	bool payload;
 	uint64_t offset; /* of the next entry */
-	uint8_t *buf;	 /* grows to the largest payload, at most RECORDING_WRITE_MAX and padding */
+	uint8_t *buf;    /* grows to the largest payload, at most RECORDING_WRITE_MAX and padding */
 	size_t cap;
 };
 
@@ -301,8 +332,8 @@ static int read_file_head(struct recording_reader *r, struct ft_error *err)
 	if (from_be64(h.magic) != FILE_MAGIC)
 		return err_set(err, -EPROTO, "%s: not a recorded stream", r->path);
 	if (from_be32(h.version) != FILE_VERSION)
-		return err_set(err, -EPROTO, "%s: recording of version %" PRIu32 ", this program reads %u", r->path, from_be32(h.version),
-			       FILE_VERSION);
+		return err_set(err, -EPROTO, "%s: recording of version %" PRIu32 ", this program reads %u", r->path,
+			       from_be32(h.version), FILE_VERSION);
 	if (from_be32(h.flags) & ~FILE_PAYLOAD)
 		return err_set(err, -EPROTO, "%s: unknown flags in its head", r->path);
 	r->payload = from_be32(h.flags) & FILE_PAYLOAD;
@@ -345,6 +376,8 @@ static const char *check_entry(const struct recording_reader *r, const struct re
 		return "unknown kind of entry";
 	if (mark ? e->direction != 0 : e->direction != RECORDING_SENT && e->direction != RECORDING_RECEIVED)
 		return "unknown direction";
+	if (!e->connection)
+		return "no number of a connection";
 	if (e->lane > (mark ? 0 : LANE_MAX))
 		return "lane out of range";
 	if (!write && (e->window || e->offset || e->write_bytes))
@@ -352,8 +385,11 @@ static const char *check_entry(const struct recording_reader *r, const struct re
 	if (mark)
 		return e->payload_bytes > RECORDING_TEXT_MAX ? "text too long" : NULL;
 	if (!write)
-		return !e->payload_bytes || e->payload_bytes > RECORDING_MESSAGE_MAX ? "length of a message out of range" : NULL;
-	if (e->window > WINDOW_MAX || !e->write_bytes || e->write_bytes > RECORDING_WRITE_MAX || e->offset > UINT64_MAX - e->write_bytes)
+		return !e->payload_bytes || e->payload_bytes > RECORDING_MESSAGE_MAX
+			       ? "length of a message out of range"
+			       : NULL;
+	if (e->window > WINDOW_MAX || !e->write_bytes || e->write_bytes > RECORDING_WRITE_MAX ||
+	    e->offset > UINT64_MAX - e->write_bytes)
 		return "window or length of a write out of range";
 	return e->payload_bytes != (r->payload ? e->write_bytes : 0) ? "payload of a write has another length" : NULL;
 }
@@ -397,6 +433,7 @@ int recording_next(struct recording_reader *r, struct recording_entry *out, stru
 		.kind = from_be16(h.kind),
 		.direction = from_be16(h.direction),
 		.lane = from_be32(h.lane),
+		.connection = from_be32(h.connection),
 		.time_ns = from_be64(h.time_ns),
 		.window = from_be32(h.window),
 		.offset = from_be64(h.offset),
@@ -404,8 +441,8 @@ int recording_next(struct recording_reader *r, struct recording_entry *out, stru
 		.payload_bytes = from_be32(h.payload_bytes),
 	};
 	what = check_entry(r, &e);
-	if (what || from_be32(h.reserved))
-		return damaged(r, err, what ? what : "reserved field is not 0");
+	if (what)
+		return damaged(r, err, what);
 	rc = read_payload(r, e.payload_bytes, err);
 	if (rc)
 		return rc;

@@ -188,7 +188,8 @@ static int check_same(const struct region *r, const struct region_entry *e, uint
 	return 0;
 }
 
-int region_table_matches(const struct region_table *t, const struct region_entry *e, uint32_t count, struct ft_error *err)
+int region_table_matches(const struct region_table *t, const struct region_entry *e, uint32_t count,
+			 struct ft_error *err)
 {
 	char name[FT_NAME_MAX];
 	uint32_t n = 0;

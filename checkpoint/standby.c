@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* standby.c - see standby.h.
- * One epoch is in here at a time: it is received (records told, pages in the image, states[other]), then its commit is
- * pending until every lane has come as far as the commit says, then it is committed, then applied.
+ * One epoch is in here at a time: it is received (records told, pages in the image, states[other]), then its commit
+ * is pending until every lane has come as far as the commit says, then it is committed, then applied.
  *
  *   receiving 0 --first record--> receiving n --commit, lanes complete, verified--> committed n --end_apply--> applied n
  *        ^------ connect (partial epoch dropped) ------|                              (kept over connect)
@@ -23,7 +23,7 @@
 #include "err.h"
 
 struct device {
-	uint8_t *memory; /* state_max octets */
+	uint8_t *memory;                 /* state_max octets */
 	uint64_t len_bytes, total_bytes; /* that came, that were announced */
 	uint64_t peak_bytes;
 };
@@ -39,14 +39,14 @@ struct standby {
 	/* of the connection */
 	uint32_t lanes;
 	uint32_t seq[FTW_LANES_MAX + 1]; /* last record of each lane */
-	bool broken;			 /* a record was refused */
+	bool broken;                     /* a record was refused */
 
 	/* of the epoch; see the head comment */
 	uint64_t receiving, committed, applied; /* since the last restart */
 	uint64_t image_epoch; /* of the image and state we hold, maybe from before the last restart; 0: none */
 	struct received *received;
 	uint64_t nr_data, nr_zero; /* pages told, repeats counted */
-	uint64_t digest;	   /* sum of the records' */
+	uint64_t digest;           /* sum of the records' */
 	struct device device[2];
 	unsigned device_applied; /* index of the applied epoch's state; the other one is filled */
 	bool commit_pending;
@@ -108,7 +108,8 @@ static int reserve_all(struct standby *s, struct ft_error *err)
 	s->image = reserve(s->image_bytes);
 	s->states = reserve(2 * s->state_max);
 	if (!s->image || !s->states)
-		return err_sys(err, -errno, "standby: %" PRIu64 " octets of address space for a receive image and two device states",
+		return err_sys(err, -errno,
+			       "standby: %" PRIu64 " octets of address space for a receive image and two device states",
 			       s->image_bytes + 2 * s->state_max);
 	s->device[0].memory = s->states;
 	s->device[1].memory = s->states + s->state_max;
@@ -130,7 +131,8 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	if (!regions->nr_pages)
 		return err_set(err, -EINVAL, "standby: there are no regions");
 	if (!opt->lanes || opt->lanes > FTW_LANES_MAX || !opt->state_max || opt->state_max > INT64_MAX / 2)
-		return err_set(err, -EINVAL, "standby: %u lanes, device state of at most %" PRIu64 " octets", opt->lanes, opt->state_max);
+		return err_set(err, -EINVAL, "standby: %u lanes, device state of at most %" PRIu64 " octets",
+			       opt->lanes, opt->state_max);
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return err_sys(err, -ENOMEM, "standby");
@@ -214,7 +216,8 @@ static struct page_run run_at(const struct runs *r, uint32_t i)
 }
 
 /* The page space has gaps behind regions; a run may cover several regions where there is none. */
-static int check_held(const struct standby *s, const struct record_head *head, struct page_run run, struct ft_error *err)
+static int check_held(const struct standby *s, const struct record_head *head, struct page_run run,
+		      struct ft_error *err)
 {
 	uint64_t held;
 
@@ -235,8 +238,8 @@ static uint64_t digest_run(const struct standby *s, struct page_run run, bool ze
 
 static void note_run(struct standby *s, struct page_run run, bool zero)
 {
-	int rc = zero ? received_zero(s->received, s->receiving, run.first, run.nr) :
-			received_data(s->received, s->receiving, run.first, run.nr);
+	int rc = zero ? received_zero(s->received, s->receiving, run.first, run.nr)
+		      : received_data(s->received, s->receiving, run.first, run.nr);
 
 	assert(rc == 0); /* epoch and range are checked */
 	if (zero) {
@@ -262,8 +265,8 @@ static int take_runs(struct standby *s, const struct record_head *head, struct c
 	for (uint32_t i = 0; i < r.count; i++)
 		digest += digest_run(s, run_at(&r, i), zero);
 	if (digest != r.digest)
-		return refuse(err, -EBADMSG, head, "digest of %u pages is %016" PRIx64 ", %016" PRIx64 " was announced", r.nr_pages, digest,
-			      r.digest);
+		return refuse(err, -EBADMSG, head, "digest of %u pages is %016" PRIx64 ", %016" PRIx64 " was announced",
+			      r.nr_pages, digest, r.digest);
 	for (uint32_t i = 0; i < r.count; i++)
 		note_run(s, run_at(&r, i), zero);
 	s->digest += digest;
@@ -279,12 +282,14 @@ static int take_state(struct standby *s, const struct record_head *head, struct 
 	if (rc)
 		return rc;
 	if (piece.total_bytes > s->state_max)
-		return refuse(err, -E2BIG, head, "%" PRIu64 " octets, at most %" PRIu64 " are taken here", piece.total_bytes, s->state_max);
+		return refuse(err, -E2BIG, head, "%" PRIu64 " octets, at most %" PRIu64 " are taken here",
+			      piece.total_bytes, s->state_max);
 	if (piece.offset != in->len_bytes)
-		return refuse(err, -EPROTO, head, "piece at offset %" PRIu64 ", %" PRIu64 " was expected", piece.offset, in->len_bytes);
+		return refuse(err, -EPROTO, head, "piece at offset %" PRIu64 ", %" PRIu64 " was expected", piece.offset,
+			      in->len_bytes);
 	if (in->len_bytes && piece.total_bytes != in->total_bytes)
-		return refuse(err, -EPROTO, head, "%" PRIu64 " octets in all, %" PRIu64 " were announced before", piece.total_bytes,
-			      in->total_bytes);
+		return refuse(err, -EPROTO, head, "%" PRIu64 " octets in all, %" PRIu64 " were announced before",
+			      piece.total_bytes, in->total_bytes);
 	memcpy(in->memory + in->len_bytes, piece.data, piece.data_bytes);
 	in->total_bytes = piece.total_bytes;
 	in->len_bytes += piece.data_bytes;
@@ -306,8 +311,8 @@ static int take_commit(struct standby *s, const struct record_head *head, struct
 		return refuse(err, -EPROTO, head, "%u data lanes, %u were agreed", c.lanes, s->lanes);
 	for (uint32_t lane = 1; lane <= c.lanes; lane++)
 		if (ahead(s->seq[lane], c.seq[lane - 1]) > 0)
-			return refuse(err, -EPROTO, head, "lane %u ends with record %u, record %u came already", lane, c.seq[lane - 1],
-				      s->seq[lane]);
+			return refuse(err, -EPROTO, head, "lane %u ends with record %u, record %u came already", lane,
+				      c.seq[lane - 1], s->seq[lane]);
 	s->commit = c;
 	s->commit_pending = true;
 	return 0;
@@ -322,15 +327,18 @@ static int verify(const struct standby *s, struct ft_error *err)
 	uint64_t digest = s->digest;
 
 	if (s->nr_data != s->commit.nr_data_pages)
-		return refuse(err, -EPROTO, &head, "%" PRIu64 " data pages told, %" PRIu64 " announced", s->nr_data, s->commit.nr_data_pages);
+		return refuse(err, -EPROTO, &head, "%" PRIu64 " data pages told, %" PRIu64 " announced", s->nr_data,
+			      s->commit.nr_data_pages);
 	if (s->nr_zero != s->commit.nr_zero_pages)
-		return refuse(err, -EPROTO, &head, "%" PRIu64 " zero pages told, %" PRIu64 " announced", s->nr_zero, s->commit.nr_zero_pages);
+		return refuse(err, -EPROTO, &head, "%" PRIu64 " zero pages told, %" PRIu64 " announced", s->nr_zero,
+			      s->commit.nr_zero_pages);
 	if (in->len_bytes != s->commit.state_bytes || in->len_bytes != in->total_bytes)
-		return refuse(err, -EPROTO, &head, "%" PRIu64 " octets of device state came, %" PRIu64 " announced", in->len_bytes,
-			      s->commit.state_bytes);
+		return refuse(err, -EPROTO, &head, "%" PRIu64 " octets of device state came, %" PRIu64 " announced",
+			      in->len_bytes, s->commit.state_bytes);
 	digest += digest_state(in->memory, in->len_bytes);
 	if (digest != s->commit.digest)
-		return refuse(err, -EBADMSG, &head, "digest is %016" PRIx64 ", %016" PRIx64 " was announced", digest, s->commit.digest);
+		return refuse(err, -EBADMSG, &head, "digest is %016" PRIx64 ", %016" PRIx64 " was announced", digest,
+			      s->commit.digest);
 	return 0;
 }
 
@@ -383,7 +391,8 @@ static int check_lane(const struct standby *s, const struct kind *kind, uint32_t
 	if (lane > s->lanes || lane < kind->lane_min || lane > kind->lane_max)
 		return refuse(err, -EPROTO, head, "it does not belong on lane %u", lane);
 	if (lane && ahead(head->seq, s->seq[lane]) > 1)
-		return refuse(err, -EPROTO, head, "record %u on lane %u, %u was expected", head->seq, lane, s->seq[lane] + 1);
+		return refuse(err, -EPROTO, head, "record %u on lane %u, %u was expected", head->seq, lane,
+			      s->seq[lane] + 1);
 	return 0;
 }
 
@@ -399,8 +408,8 @@ static int check_epoch(const struct standby *s, uint32_t lane, const struct reco
 	if (head->epoch != s->committed + 1)
 		return refuse(err, -EPROTO, head, "epoch %" PRIu64 " was expected", s->committed + 1);
 	if (s->commit_pending && lane && ahead(head->seq, s->commit.seq[lane - 1]) > 0)
-		return refuse(err, -EPROTO, head, "record %u on lane %u is behind the commit, which says %u", head->seq, lane,
-			      s->commit.seq[lane - 1]);
+		return refuse(err, -EPROTO, head, "record %u on lane %u is behind the commit, which says %u", head->seq,
+			      lane, s->commit.seq[lane - 1]);
 	return 0;
 }
 
@@ -416,8 +425,8 @@ static void begin_epoch(struct standby *s, uint64_t epoch)
 	s->receiving = epoch;
 }
 
-static int take(struct standby *s, const struct kind *kind, uint32_t lane, const struct record_head *head, struct cursor *body,
-		enum standby_event *event, struct ft_error *err)
+static int take(struct standby *s, const struct kind *kind, uint32_t lane, const struct record_head *head,
+		struct cursor *body, enum standby_event *event, struct ft_error *err)
 {
 	int rc = check_lane(s, kind, lane, head, err);
 
@@ -476,8 +485,8 @@ void standby_begin_apply(struct standby *s)
 	standby_check(s);
 }
 
-/* As capture_fill(): one span is looked up ahead.  0.62 to 0.77 of the time of memcpy() page by page (tests/bench/bench_capture.c);
- * to fetch the next destination too, for its TLB entry, gained nothing. */
+/* As capture_fill(): one span is looked up ahead.  0.62 to 0.77 of the time of memcpy() page by page
+ * (tests/bench/bench_capture.c); to fetch the next destination too, for its TLB entry, gained nothing. */
 static uint64_t apply_data(const struct standby *s)
 {
 	const struct bitmap *set = received_data_set(s->received);
@@ -487,7 +496,8 @@ static uint64_t apply_data(const struct standby *s)
 
 	while (more) {
 		more = span_next(s->regions, set, &from, UINT64_MAX, &next);
-		pages_copy(now.at, s->image + now.page * FT_PAGE_SIZE, now.nr, more ? s->image + next.page * FT_PAGE_SIZE : NULL);
+		pages_copy(now.at, s->image + now.page * FT_PAGE_SIZE, now.nr,
+			   more ? s->image + next.page * FT_PAGE_SIZE : NULL);
 		written += now.nr;
 		now = next;
 	}

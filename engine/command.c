@@ -39,22 +39,16 @@ static int bad_arg(struct call *call, const char *key, const char *right)
 
 static int arg_string(struct call *call, const char *key, const char **out)
 {
-	const char *text = json_string_value(json_object_get(call->args, key));
-
-	if (!text)
-		return bad_arg(call, key, "a text");
-	*out = text;
-	return 0;
+	*out = json_string_value(json_object_get(call->args, key));
+	return *out ? 0 : bad_arg(call, key, "a text");
 }
 
 static int arg_flag(struct call *call, const char *key, bool *out)
 {
 	const json_t *v = json_object_get(call->args, key);
 
-	if (v && !json_is_boolean(v))
-		return bad_arg(call, key, "true or false");
 	*out = json_is_true(v);
-	return 0;
+	return !v || json_is_boolean(v) ? 0 : bad_arg(call, key, "true or false");
 }
 
 static int arg_timeout(struct call *call, uint32_t otherwise_ms, uint32_t *out)
@@ -62,6 +56,7 @@ static int arg_timeout(struct call *call, uint32_t otherwise_ms, uint32_t *out)
 	const json_t *v = json_object_get(call->args, "timeout_ms");
 	json_int_t n = v ? json_integer_value(v) : otherwise_ms;
 
+	*out = otherwise_ms;
 	if ((v && !json_is_integer(v)) || n < 0 || n > CONTROL_TIMEOUT_MAX_MS)
 		return bad_arg(call, "timeout_ms", "a number from 0 to 3600000");
 	*out = (uint32_t)n;

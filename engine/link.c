@@ -32,7 +32,7 @@ int link_create(struct link **out, struct tp_conn *conn, struct recording *recor
 	}
 	for (uint32_t i = 0; i < l->lanes; i++)
 		pthread_mutex_init(&l->lane[i].lock, NULL);
-	recording_mark(recording, RECORDING_OPEN, tp_peer(conn));
+	l->connection = recording_begin(recording, tp_peer(conn));
 	*out = l;
 	return 0;
 }
@@ -42,7 +42,7 @@ void link_destroy(struct link *l)
 	if (!l)
 		return;
 	tp_close(l->conn);
-	recording_mark(l->recording, RECORDING_CLOSE, "");
+	recording_end(l->recording, l->connection, "");
 	for (uint32_t i = 0; i < l->lanes; i++)
 		pthread_mutex_destroy(&l->lane[i].lock);
 	free(l->lane);
@@ -63,12 +63,13 @@ int link_end(struct link *l, uint32_t lane, size_t len, uint64_t deadline, struc
 {
 	struct link_lane *n = &l->lane[lane];
 	struct iovec iov = { .iov_base = n->buf, .iov_len = len };
-	int r = tp_send(l->conn, lane, &iov, 1, deadline, err);
+	int r;
 
-	if (r == 0) {
+	/* before it is sent: the answer may be received before tp_send() is back, and must stand behind it */
+	recording_message(l->recording, l->connection, RECORDING_SENT, lane, n->buf, len);
+	r = tp_send(l->conn, lane, &iov, 1, deadline, err);
+	if (r == 0)
 		n->sent++;
-		recording_message(l->recording, RECORDING_SENT, lane, n->buf, len);
-	}
 	pthread_mutex_unlock(&n->lock);
 	return r;
 }
@@ -87,11 +88,8 @@ uint32_t link_sent(struct link *l, uint32_t lane)
 int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
 	       uint64_t *ticket, uint64_t deadline, struct ft_error *err)
 {
-	int r = tp_write(l->conn, lane, window, offset, iov, nr_iov, ticket, deadline, err);
-
-	if (r == 0)
-		recording_write(l->recording, RECORDING_SENT, lane, window, offset, iov, nr_iov);
-	return r;
+	recording_write(l->recording, l->connection, RECORDING_SENT, lane, window, offset, iov, nr_iov);
+	return tp_write(l->conn, lane, window, offset, iov, nr_iov, ticket, deadline, err);
 }
 
 /* -EALREADY: a repetition, to be dropped. */
@@ -100,7 +98,7 @@ static int check_seq(struct link *l, uint32_t lane, const struct record_head *he
 	struct link_lane *n = &l->lane[lane];
 	char name[24];
 
-	if (head->seq <= n->received) {
+	if ((int32_t)(head->seq - n->received) <= 0) { /* the numbers wrap */
 		atomic_fetch_add_explicit(&l->duplicates, 1, memory_order_relaxed);
 		return -EALREADY;
 	}
@@ -118,13 +116,13 @@ int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struc
 
 	do {
 		r = tp_recv(l->conn, l->in, TP_MESSAGE_MAX, lane, len, deadline, err);
-		if (r == 0)
+		if (r == 0) {
+			recording_message(l->recording, l->connection, RECORDING_RECEIVED, *lane, l->in, *len);
 			r = consume_head(l->in, *len, head, body, err);
+		}
 		if (r == 0)
 			r = check_seq(l, *lane, head, err);
 	} while (r == -EALREADY);
-	if (r == 0)
-		recording_message(l->recording, RECORDING_RECEIVED, *lane, l->in, *len);
 	*msg = l->in;
 	return r;
 }

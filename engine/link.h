@@ -20,6 +20,7 @@ struct link_lane {
 struct link {
 	struct tp_conn *conn;
 	struct recording *recording; /* may be NULL; the session's */
+	uint32_t connection;	     /* its number there */
 	uint32_t lanes;		     /* lane 0 included */
 	struct link_lane *lane;
 	uint8_t *in;		     /* receive thread: the message that link_receive() gave last */

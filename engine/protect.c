@@ -298,7 +298,7 @@ static uint64_t attempt_deadline(struct primary *p, const struct ft_config *cfg)
 static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 {
 	struct ft_session *s = p->s;
-	char reason[2 * FT_ERROR_MAX];
+	char reason[2 * FT_ERROR_MAX + 16];
 	struct ft_config cfg;
 	uint64_t until;
 

@@ -60,14 +60,16 @@ static void machine_open(struct machine *m)
 	uint64_t len;
 
 	m->random = 1;
-	m->guest = mmap(NULL, guest_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	m->guest = mmap(NULL, guest_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
+			-1, 0);
 	if (m->guest == MAP_FAILED)
 		fail("guest memory", NULL);
 	m->regions = region_table_add(none, "ram", m->guest, guest_pages * PAGE, &err);
 	region_table_free(none);
 	m->page = malloc(guest_pages * sizeof(*m->page));
 	m->plan = malloc(sizeof(*m->plan));
-	if (!m->regions || !m->page || !m->plan || bitmap_create(&m->dirty, guest_pages) || pool_create(&m->pool, &opt, &err))
+	if (!m->regions || !m->page || !m->plan || bitmap_create(&m->dirty, guest_pages) ||
+	    pool_create(&m->pool, &opt, &err))
 		fail("set-up", &err);
 	for (unsigned i = 0; i < 32; i++)
 		if (slab_create(&m->slab[i], m->pool))
@@ -205,12 +207,14 @@ static double at_share(double *v, double share)
 
 static void report(const char *what, uint64_t nr, uint64_t run, double *ours, double *plain, double *ratio)
 {
-	const char *table = "%-8s %6lu pages in runs of %-3lu %7.0f ns a page, memcpy %7.0f; ratio %.2f (quartiles %.2f to %.2f)\n";
-	const char *object = "{\"what\": \"%s\", \"pages\": %lu, \"run\": %lu, \"ns_per_page\": %.1f, \"memcpy_ns_per_page\": %.1f, "
-			     "\"ratio\": %.3f, \"ratio_p25\": %.3f, \"ratio_p75\": %.3f}\n";
+	const char *table =
+		"%-8s %6lu pages in runs of %-3lu %7.0f ns a page, memcpy %7.0f; ratio %.2f (quartiles %.2f to %.2f)\n";
+	const char *object =
+		"{\"what\": \"%s\", \"pages\": %lu, \"run\": %lu, \"ns_per_page\": %.1f, \"memcpy_ns_per_page\": %.1f, "
+		"\"ratio\": %.3f, \"ratio_p25\": %.3f, \"ratio_p75\": %.3f}\n";
 
-	printf(json ? object : table, what, (unsigned long)nr, (unsigned long)run, at_share(ours, 0.5), at_share(plain, 0.5),
-	       at_share(ratio, 0.5), at_share(ratio, 0.25), at_share(ratio, 0.75));
+	printf(json ? object : table, what, (unsigned long)nr, (unsigned long)run, at_share(ours, 0.5),
+	       at_share(plain, 0.5), at_share(ratio, 0.5), at_share(ratio, 0.25), at_share(ratio, 0.75));
 }
 
 static void bench_capture(struct machine *m, uint64_t nr, uint64_t run)
@@ -256,9 +260,10 @@ static void bench_apply(struct machine *m, uint64_t nr, uint64_t run)
 
 static void arguments(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "quick", no_argument, NULL, 'q' }, { "json", no_argument, NULL, 'j' }, { "help", no_argument, NULL, 'h' }, { 0 }
-	};
+	static const struct option options[] = { { "quick", no_argument, NULL, 'q' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "help", no_argument, NULL, 'h' },
+						 { 0 } };
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* stress_standby.c - standby_apply_run() on one thread beside standby_consume() and standby_connect() on another, as in the
- * engine: everything else is under one lock.  While an epoch is applied the receiver gets records of the next one, too
- * early (S4), and the connection comes and goes.  After each apply all octets are compared.  For TSan. */
+/* stress_standby.c - standby_apply_run() on one thread beside standby_consume() and standby_connect() on another, as
+ * in the engine: everything else is under one lock.  While an epoch is applied the receiver gets records of the next
+ * one, too early (S4), and the connection comes and goes.  After each apply all octets are compared.  For TSan. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -68,7 +68,9 @@ static void disturb(uint64_t epoch)
 
 	do {
 		must(consume(0, create_heartbeat(buf, 3, &(struct heartbeat){ 1, 2 }), &event) < 0, "heartbeat");
-		must(consume(1, create_runs(buf, FTW_ZERO_PAGES, epoch + 1, 3, &(struct page_run){ 0, PAGES }, 1, 0), &event) < 0, "early record");
+		must(consume(1, create_runs(buf, FTW_ZERO_PAGES, epoch + 1, 3, &(struct page_run){ 0, PAGES }, 1, 0),
+			     &event) < 0,
+		     "early record");
 		pthread_mutex_lock(&lock);
 		standby_connect(standby, 1);
 		must(standby_epoch_committed(standby) == epoch, "committed epoch is lost");

@@ -1,8 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* test_capture.c - checkpoint/capture.c and copy.c against a naive model: which pages, in which slots, with which octets. */
+/* test_capture.c - checkpoint/capture.c and copy.c against a naive model: which pages, in which slots, with which
+ * octets. */
 #include <criterion/criterion.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include "capture.h"
 #include "copy.h"
 #include "digest.h"
@@ -50,7 +54,8 @@ static void rig_open(struct rig *r)
 		for (uint64_t p = 0; p < sizes[i]; p++)
 			if (rnd(r, 4) == 0)
 				memset(r->memory[i] + p * PAGE, 0, PAGE);
-		more = region_table_add(r->regions, (const char[]){ (char)('a' + i), 0 }, r->memory[i], sizes[i] * PAGE, &err);
+		more = region_table_add(r->regions, (const char[]){ (char)('a' + i), 0 }, r->memory[i], sizes[i] * PAGE,
+					&err);
 		cr_assert(more, "%s", err.msg);
 		region_table_free(r->regions);
 		r->regions = more;
@@ -93,7 +98,8 @@ static void check_plan(const struct slab *s, const struct slab_plan *p)
 		}
 		*(zero ? &nr_zero : &nr_data) += (uint32_t)run.nr;
 		if (slot < s->nr && s->page[slot] == run.first + run.nr)
-			cr_assert_neq(page_is_zero(s->memory + slot * PAGE) != 0, zero, "runs that touch are not merged");
+			cr_assert_neq(page_is_zero(s->memory + slot * PAGE) != 0, zero,
+				      "runs that touch are not merged");
 	}
 	cr_assert_eq(d, p->nr_data_runs);
 	cr_assert_eq(z, p->nr_zero_runs);
@@ -117,7 +123,9 @@ static void check_capture(struct rig *r)
 			while (!bitmap_test(r->dirty, page) || !region_of_page(r->regions, page))
 				page++;
 			cr_assert_eq(r->slab->page[slot], page);
-			cr_assert_eq(memcmp(r->slab->memory + slot * PAGE, region_page_address(r->regions, page, NULL), PAGE), 0);
+			cr_assert_eq(memcmp(r->slab->memory + slot * PAGE, region_page_address(r->regions, page, NULL),
+					    PAGE),
+				     0);
 		}
 		for (uint64_t i = n * (uint64_t)PAGE; i < SLAB_PAGES * PAGE; i++)
 			cr_assert_eq(r->slab->memory[i], 0xee);
@@ -125,7 +133,8 @@ static void check_capture(struct rig *r)
 		check_plan(r->slab, r->plan);
 	} while (n == SLAB_PAGES);
 	for (; page < r->regions->nr_pages; page++)
-		cr_assert_not(bitmap_test(r->dirty, page) && region_of_page(r->regions, page), "page %lu is forgotten", (unsigned long)page);
+		cr_assert_not(bitmap_test(r->dirty, page) && region_of_page(r->regions, page), "page %lu is forgotten",
+			      (unsigned long)page);
 	cr_assert_eq(capture_fill(r->slab, r->regions, r->dirty, &at), 0);
 }
 
@@ -142,7 +151,9 @@ Test(capture, random_sets, .timeout = 120)
 		for (uint64_t n = rnd(&r, 200); n; n--) {
 			uint64_t first = rnd(&r, r.regions->nr_pages), nr = 1 + rnd(&r, longest);
 
-			bitmap_set_run(r.dirty, first, nr > r.regions->nr_pages - first ? r.regions->nr_pages - first : nr); /* gaps too */
+			bitmap_set_run(r.dirty, first,
+				       nr > r.regions->nr_pages - first ? r.regions->nr_pages - first
+									: nr); /* gaps too */
 		}
 		check_capture(&r);
 	}
@@ -210,4 +221,28 @@ Test(capture, clear)
 		cr_assert_eq(page_is_zero(at + p * PAGE) != 0, p >= 10 && p < 4990, "page %lu", (unsigned long)p);
 	cr_assert_eq(pages_clear(at + 10 * PAGE, 4980), 0);
 	free(at);
+}
+
+/* A private mapping of a file that is not in memory: to drop it would bring the file's octets back. */
+Test(capture, clear_private_file)
+{
+	char name[] = "clear-XXXXXX";
+	int fd = mkstemp(name);
+	static uint8_t page[PAGE];
+	uint8_t *at;
+
+	cr_assert_geq(fd, 0);
+	unlink(name);
+	memset(page, 5, PAGE);
+	for (unsigned i = 0; i < 64; i++)
+		cr_assert_eq(write(fd, page, PAGE), PAGE);
+	fsync(fd);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* on a tmpfs nothing happens, and nothing is shown */
+	at = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	cr_assert_neq(at, MAP_FAILED);
+	cr_assert_eq(pages_clear(at, 64), 64);
+	for (uint64_t p = 0; p < 64; p++)
+		cr_assert(page_is_zero(at + p * PAGE));
+	munmap(at, 64 * PAGE);
+	close(fd);
 }

@@ -60,7 +60,8 @@ Test(digest, known_values)
 	memset(page, 0, sizeof(page));
 	cr_assert_eq(digest_page(page, 0), 0x93d76fe148c689baull, "%#llx", (unsigned long long)digest_page(page, 0));
 	cr_assert_eq(digest_zero(1), 0xf36b4a1a44f78bf3ull, "%#llx", (unsigned long long)digest_zero(1));
-	cr_assert_eq(digest_state("state", 5), 0xfb9019b652d276caull, "%#llx", (unsigned long long)digest_state("state", 5));
+	cr_assert_eq(digest_state("state", 5), 0xfb9019b652d276caull, "%#llx",
+		     (unsigned long long)digest_state("state", 5));
 }
 
 Test(digest, zero_page)

@@ -8,7 +8,7 @@
 #include "region.h"
 
 #define PAGE FT_PAGE_SIZE
-#define AT(n) ((void *)(uintptr_t)(0x10000000u + (n) * PAGE)) /* addresses are not looked behind */
+#define AT(n) ((void *)(uintptr_t)(0x10000000u + (n)*PAGE)) /* addresses are not looked behind */
 
 static struct region_table *with(struct region_table *old, const char *name, void *base, uint64_t pages)
 {
@@ -42,7 +42,8 @@ Test(region, laid_end_to_end)
 	region_table_free(NULL);
 }
 
-static void refused(const struct region_table *t, const char *name, void *base, uint64_t len, int code, const char *sentence)
+static void refused(const struct region_table *t, const char *name, void *base, uint64_t len, int code,
+		    const char *sentence)
 {
 	struct ft_error err = { 0 };
 
@@ -141,7 +142,8 @@ Test(region, page_lookup_against_a_walk)
 		uint8_t *at;
 
 		for (uint32_t i = 0; i < t->count; i++)
-			if (t->region[i].base && p >= t->region[i].first_page && p < t->region[i].first_page + t->region[i].nr_pages)
+			if (t->region[i].base && p >= t->region[i].first_page &&
+			    p < t->region[i].first_page + t->region[i].nr_pages)
 				want = &t->region[i];
 		cr_assert_eq(region_of_page(t, p), want, "page %lu", (unsigned long)p);
 		at = region_page_address(t, p, &follow);
@@ -171,11 +173,11 @@ Test(region, same_layout_or_not)
 	cr_assert_eq(region_table_matches(t, good, 3, &err), 0);
 	differs(t, good, 2, "region vga is missing there");
 	differs(t, good, 4, "region x? is missing here");
-#define DIFFERS(field, value, sentence) \
-	do { \
-		memcpy(e, good, sizeof(e)); \
-		e[1].field = (value); \
-		differs(t, e, 3, sentence); \
+#define DIFFERS(field, value, sentence)                                                                                \
+	do {                                                                                                           \
+		memcpy(e, good, sizeof(e));                                                                            \
+		e[1].field = (value);                                                                                  \
+		differs(t, e, 3, sentence);                                                                            \
 	} while (0)
 	DIFFERS(name, "rxm", "region 1 is rxm there and rom here");
 	DIFFERS(name_bytes, 2, "region 1 is ro there and rom here");

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* test_standby.c - checkpoint/standby.c against an oracle that knows every octet.
  * A rig is a standby with its regions, and beside it two models of the whole page space: `model` is what the standby
- * image must be now, `next` what it must be once the epoch under way is applied.  Messages carry the pages they tell; to
- * deliver one is to put its pages into the receive image (as the transport does) and to hand it to standby_consume(). */
+ * image must be now, `next` what it must be once the epoch under way is applied.  Messages carry the pages they
+ * tell; to deliver one is to put its pages into the receive image (as the transport does) and to hand it to
+ * standby_consume(). */
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <stdio.h>
@@ -118,7 +119,8 @@ static void rig_close(struct rig *r)
 static bool image_is(const struct rig *r, const uint8_t *model)
 {
 	for (unsigned i = 0; i < REGIONS; i++)
-		if (memcmp(r->memory[i], model + r->regions->region[i].first_page * PAGE, layout[i].nr_pages * PAGE) != 0)
+		if (memcmp(r->memory[i], model + r->regions->region[i].first_page * PAGE, layout[i].nr_pages * PAGE) !=
+		    0)
 			return false;
 	return true;
 }
@@ -131,7 +133,10 @@ static void epoch_begin(struct rig *r, uint64_t epoch)
 	r->nr_messages = 0;
 	memset(&r->commit, 0, sizeof(r->commit));
 	r->commit.lanes = LANES;
-	memcpy(r->next, r->model, SPACE * PAGE);
+	if (epoch == 1)
+		memset(r->next, 0, SPACE * PAGE); /* the whole machine: what is not told is zeros */
+	else
+		memcpy(r->next, r->model, SPACE * PAGE);
 	r->state_bytes[1] = 0;
 }
 
@@ -163,7 +168,8 @@ static struct message *tell(struct rig *r, uint32_t lane, bool zero, const struc
 				fill(r, page, PAGE);
 			digest += zero ? digest_zero(p) : digest_page(page, p);
 		}
-	m->len = create_runs(m->octets, zero ? FTW_ZERO_PAGES : FTW_NOTIFY_WRITE, r->epoch, ++r->seq[lane], run, nr_runs, digest);
+	m->len = create_runs(m->octets, zero ? FTW_ZERO_PAGES : FTW_NOTIFY_WRITE, r->epoch, ++r->seq[lane], run,
+			     nr_runs, digest);
 	*(zero ? &r->commit.nr_zero_pages : &r->commit.nr_data_pages) += m->nr_pages;
 	r->commit.digest += digest;
 	return m;
@@ -377,7 +383,9 @@ static bool deliver_mixed(struct rig *r)
 		cr_assert_eq(r->event == STANDBY_COMMITTED, left == 0, "committed with %u messages to come", left);
 		committed |= r->event == STANDBY_COMMITTED;
 		if (rnd(r, 8) == 0) {
-			cr_assert_eq(standby_consume(r->standby, lane, r->message[i].octets, r->message[i].len, &r->event, &r->err), 0);
+			cr_assert_eq(standby_consume(r->standby, lane, r->message[i].octets, r->message[i].len,
+						     &r->event, &r->err),
+				     0);
 			cr_assert_eq(r->event, STANDBY_NOTHING);
 			cr_assert_eq(standby_duplicates(r->standby), ++repeats);
 		}
@@ -407,17 +415,26 @@ static void apply_interrupted(struct rig *r)
 	for (unsigned i = 0; i < REGIONS; i++)
 		for (uint64_t p = 0; p < layout[i].nr_pages; p++)
 			if (rnd(r, 2))
-				memcpy(r->memory[i] + p * PAGE, r->model + (r->regions->region[i].first_page + p) * PAGE, rnd(r, PAGE + 1));
+				memcpy(r->memory[i] + p * PAGE,
+				       r->model + (r->regions->region[i].first_page + p) * PAGE, rnd(r, PAGE + 1));
 }
 
 Test(standby, random_epochs_byte_for_byte, .timeout = 240)
 {
 	static struct rig r;
-	uint64_t lost = 0, cut = 0;
+	uint64_t lost = 0, cut = 0, restarts = 0, epoch = 1;
 
 	rig_open(&r, 0x5eed);
 	good_epoch(&r, 1);
-	for (uint64_t epoch = 2; epoch < 4000; epoch++) {
+	for (unsigned round = 0; round < 4000; round++) {
+		epoch++;
+		if (rnd(&r, 50) ==
+		    0) { /* a new primary: the image is that of the old one until its epoch 1 is applied */
+			reconnect(&r);
+			standby_restart(r.standby);
+			epoch = 1;
+			restarts++;
+		}
 		if (rnd(&r, 10) == 0) { /* part of an epoch, then the connection is lost: it is as if it had not been */
 			make_random(&r, epoch);
 			for (uint32_t i = 0; i + 1 < r.nr_messages; i++)
@@ -438,7 +455,7 @@ Test(standby, random_epochs_byte_for_byte, .timeout = 240)
 		}
 		apply(&r);
 	}
-	cr_assert(lost && cut);
+	cr_assert(lost && cut && restarts);
 	rig_close(&r);
 }
 
@@ -449,7 +466,7 @@ Test(standby, later_word_wins)
 
 	rig_open_applied(&r, 2);
 	tell_pages(&r, 1, false, 10, 4);
-	tell_pages(&r, 1, true, 11, 2);	 /* zero after data */
+	tell_pages(&r, 1, true, 11, 2); /* zero after data */
 	tell_pages(&r, 1, true, 70, 4);
 	tell_pages(&r, 1, false, 71, 2); /* data after zero */
 	tell_pages(&r, 1, false, 71, 1); /* data after data */
@@ -567,9 +584,22 @@ Test(standby, restart_keeps_the_image_until_the_new_machine_is_applied)
 	standby_restart(r.standby);
 	cr_assert_eq(standby_epoch_committed(r.standby), 0);
 	cr_assert_eq(standby_epoch_applied(r.standby), 0);
+	epoch_begin(&r, 2);
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -EPROTO,
+		      "epoch 1 was expected"); /* applies epoch 1 */
+	standby_restart(r.standby);
+	reconnect(&r);
+	epoch_begin(&r, 1);
+	tell_pages(&r, 1, false, 90, 3);
+	state_tell(&r, 50, 50);
+	cr_assert_eq(deliver(&r, &r.message[0]), 0);
+	cr_assert_eq(deliver(&r, &r.message[1]), 0);
 	cr_assert_eq(standby_epoch_image(r.standby), 1);
+	cr_assert(image_is(&r, r.model));
 	check_state(&r);
-	memset(r.model, 0, SPACE * PAGE);
+	reconnect(&r);
+	standby_restart(r.standby);
+	cr_assert(image_is(&r, r.model));
 	good_epoch(&r, 1);
 	cr_assert_eq(standby_epoch_image(r.standby), 1);
 	good_epoch(&r, 2);
@@ -598,13 +628,16 @@ Test(standby, wrong_epochs)
 
 	rig_open_applied(&r, 20);
 	epoch_begin(&r, 3);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -EPROTO, "notify-write of epoch 3: epoch 2 was expected");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -EPROTO,
+		      "notify-write of epoch 3: epoch 2 was expected");
 	epoch_begin(&r, 1);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 1, 1)), -ESTALE, "zero-pages of epoch 1: epoch 2 is committed already");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 1, 1)), -ESTALE,
+		      "zero-pages of epoch 1: epoch 2 is committed already");
 	epoch_begin(&r, 4);
 	cr_assert_eq(deliver(&r, tell_pages(&r, 1, false, 1, 1)), 0);
 	epoch_begin(&r, 5);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -ESTALE, "notify-write of epoch 5: epoch 4 is not committed yet");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 1, 1)), -ESTALE,
+		      "notify-write of epoch 5: epoch 4 is not committed yet");
 	/* committed and not applied: nothing of the next epoch, and it is applied as if nothing had come */
 	epoch_begin(&r, 5);
 	tell_pages(&r, 1, false, 7, 2);
@@ -615,7 +648,8 @@ Test(standby, wrong_epochs)
 	r.epoch = 6;
 	standby_begin_apply(r.standby);
 	cr_assert_eq(standby_consume(r.standby, 2, r.message->octets,
-				     create_runs(r.message->octets, FTW_NOTIFY_WRITE, 6, r.seq[2] + 1, &(struct page_run){ 1, 1 }, 1, 0),
+				     create_runs(r.message->octets, FTW_NOTIFY_WRITE, 6, r.seq[2] + 1,
+						 &(struct page_run){ 1, 1 }, 1, 0),
 				     &r.event, &r.err),
 		     -ESTALE);
 	cr_assert(strstr(r.err.msg, "notify-write of epoch 6: epoch 5 is not applied yet"), "%s", r.err.msg);
@@ -633,7 +667,8 @@ Test(standby, sequence_numbers)
 
 	rig_open_applied(&r, 21);
 	r.seq[2] += 1;
-	check_refused(&r, deliver(&r, tell_pages(&r, 2, false, 1, 1)), -EPROTO, "notify-write of epoch 2: record 3 on lane 2, 2 was expected");
+	check_refused(&r, deliver(&r, tell_pages(&r, 2, false, 1, 1)), -EPROTO,
+		      "notify-write of epoch 2: record 3 on lane 2, 2 was expected");
 	epoch_begin(&r, 3);
 	m = tell_pages(&r, 2, false, 1, 1);
 	cr_assert_eq(deliver(&r, m), 0);
@@ -662,9 +697,11 @@ Test(standby, pages_outside_of_regions)
 	static struct rig r;
 
 	rig_open_applied(&r, 22);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 48, 5)), -EPROTO, "notify-write of epoch 2: no region holds page 50");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 48, 5)), -EPROTO,
+		      "notify-write of epoch 2: no region holds page 50");
 	epoch_begin(&r, 3);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 190, 1)), -EPROTO, "zero-pages of epoch 3: no region holds page 190");
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 190, 1)), -EPROTO,
+		      "zero-pages of epoch 3: no region holds page 190");
 	rig_close(&r);
 }
 
@@ -688,16 +725,20 @@ Test(standby, device_state)
 	rig_open_applied(&r, 24);
 	m = message_add(&r, 1);
 	m->len = create_device_state(m->octets, 2, ++r.seq[1], STATE_MAX + 1, 0, r.state[1], 8);
-	check_refused(&r, deliver(&r, m), -E2BIG, "device-state of epoch 2: 70001 octets, at most 70000 are taken here");
+	check_refused(&r, deliver(&r, m), -E2BIG,
+		      "device-state of epoch 2: 70001 octets, at most 70000 are taken here");
 	epoch_begin(&r, 3);
-	check_refused(&r, deliver(&r, state_piece(&r, 100, 10, 20)), -EPROTO, "device-state of epoch 3: piece at offset 10, 0 was expected");
+	check_refused(&r, deliver(&r, state_piece(&r, 100, 10, 20)), -EPROTO,
+		      "device-state of epoch 3: piece at offset 10, 0 was expected");
 	epoch_begin(&r, 4);
 	cr_assert_eq(deliver(&r, state_piece(&r, 100, 0, 20)), 0);
-	check_refused(&r, deliver(&r, state_piece(&r, 101, 20, 20)), -EPROTO, "101 octets in all, 100 were announced before");
+	check_refused(&r, deliver(&r, state_piece(&r, 101, 20, 20)), -EPROTO,
+		      "101 octets in all, 100 were announced before");
 	epoch_begin(&r, 5);
 	state_make(&r, 100);
 	cr_assert_eq(deliver(&r, state_piece(&r, 100, 0, 99)), 0);
-	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO, "commit of epoch 5: 99 octets of device state came, 100 announced");
+	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO,
+		      "commit of epoch 5: 99 octets of device state came, 100 announced");
 	epoch_begin(&r, 6);
 	state_tell(&r, 100, 100);
 	cr_assert_eq(deliver(&r, &r.message[0]), 0);
@@ -731,9 +772,12 @@ Test(standby, counts_and_digest)
 		int code;
 		const char *sentence;
 	} cases[] = {
-		{ offsetof(struct commit, nr_data_pages), 1, -EPROTO, "commit of epoch 2: 5 data pages told, 6 announced" },
-		{ offsetof(struct commit, nr_data_pages), UINT64_MAX, -EPROTO, "commit of epoch 2: 5 data pages told, 4 announced" },
-		{ offsetof(struct commit, nr_zero_pages), 1, -EPROTO, "commit of epoch 2: 3 zero pages told, 4 announced" },
+		{ offsetof(struct commit, nr_data_pages), 1, -EPROTO,
+		  "commit of epoch 2: 5 data pages told, 6 announced" },
+		{ offsetof(struct commit, nr_data_pages), UINT64_MAX, -EPROTO,
+		  "commit of epoch 2: 5 data pages told, 4 announced" },
+		{ offsetof(struct commit, nr_zero_pages), 1, -EPROTO,
+		  "commit of epoch 2: 3 zero pages told, 4 announced" },
 		{ offsetof(struct commit, nr_zero_pages), UINT64_MAX, -EPROTO, "3 zero pages told, 2 announced" },
 		{ offsetof(struct commit, state_bytes), 1, -EPROTO, "64 octets of device state came, 65 announced" },
 		{ offsetof(struct commit, digest), 1, -EBADMSG, "commit of epoch 2: digest is " },
@@ -741,8 +785,9 @@ Test(standby, counts_and_digest)
 
 	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
 		rig_open_applied(&r, 30 + i);
-		check_refused(&r, wrong_commit(&r, (uint64_t *)(void *)((char *)&r.commit + cases[i].field), cases[i].add), cases[i].code,
-			      cases[i].sentence);
+		check_refused(&r,
+			      wrong_commit(&r, (uint64_t *)(void *)((char *)&r.commit + cases[i].field), cases[i].add),
+			      cases[i].code, cases[i].sentence);
 		rig_close(&r);
 	}
 }
@@ -758,7 +803,8 @@ Test(standby, commit_and_lanes)
 	cr_assert_eq(deliver(&r, &r.message[0]), 0);
 	cr_assert_eq(deliver(&r, &r.message[1]), 0);
 	r.seq[2]--;
-	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO, "commit of epoch 2: lane 2 ends with record 2, record 3 came already");
+	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO,
+		      "commit of epoch 2: lane 2 ends with record 2, record 3 came already");
 
 	epoch_begin(&r, 3);
 	m = tell_pages(&r, 2, false, 2, 1);
@@ -783,7 +829,8 @@ Test(standby, commit_and_lanes)
 	r.seq[1]++;
 	cr_assert_eq(deliver(&r, commit_add(&r)), 0);
 	epoch_begin(&r, 7);
-	check_refused(&r, deliver(&r, tell_pages(&r, 2, false, 4, 1)), -ESTALE, "notify-write of epoch 7: epoch 6 is not committed yet");
+	check_refused(&r, deliver(&r, tell_pages(&r, 2, false, 4, 1)), -ESTALE,
+		      "notify-write of epoch 7: epoch 6 is not committed yet");
 	rig_close(&r);
 }
 
@@ -853,7 +900,8 @@ Test(standby, every_bit, .timeout = 120)
 	rig_close(&r);
 }
 
-/* A record left out: the epoch is never committed; two of different lanes swapped make no difference (random_epochs). */
+/* A record left out: the epoch is never committed; two of different lanes swapped make no difference
+ * (random_epochs). */
 Test(standby, every_record_missing)
 {
 	static struct rig r;
@@ -897,7 +945,8 @@ Test(standby, bad_options)
 static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 {
 	struct standby_options opt = { .lanes = 1, .state_max = 64 };
-	struct region_table *none = region_table_empty(), *t = region_table_add(none, "ram", memory, HOLES * PAGE, NULL);
+	struct region_table *none = region_table_empty(),
+			    *t = region_table_add(none, "ram", memory, HOLES * PAGE, NULL);
 	static uint8_t buf[FTW_RECORD_MAX], page[PAGE];
 	struct commit c = { .lanes = 1 };
 	enum standby_event event;
@@ -914,15 +963,23 @@ static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 		struct page_run data = { 40 + epoch, 1 }, zero = { 1000, 1500 };
 
 		memcpy(image + data.first * PAGE, page, PAGE);
-		c = (struct commit){ .lanes = 1, .nr_data_pages = 1, .nr_zero_pages = 1500, .seq = { (uint32_t)epoch * 2 } };
+		c = (struct commit){
+			.lanes = 1, .nr_data_pages = 1, .nr_zero_pages = 1500, .seq = { (uint32_t)epoch * 2 }
+		};
 		for (uint64_t p = 1000; p < 2500; p++)
 			c.digest += digest_zero(p);
-		cr_assert_eq(standby_consume(s, 1, buf, create_runs(buf, FTW_ZERO_PAGES, epoch, c.seq[0] - 1, &zero, 1, c.digest), &event, &err), 0);
-		cr_assert_eq(standby_consume(s, 1, buf, create_runs(buf, FTW_NOTIFY_WRITE, epoch, c.seq[0], &data, 1, digest_page(page, data.first)),
+		cr_assert_eq(standby_consume(s, 1, buf,
+					     create_runs(buf, FTW_ZERO_PAGES, epoch, c.seq[0] - 1, &zero, 1, c.digest),
+					     &event, &err),
+			     0);
+		cr_assert_eq(standby_consume(s, 1, buf,
+					     create_runs(buf, FTW_NOTIFY_WRITE, epoch, c.seq[0], &data, 1,
+							 digest_page(page, data.first)),
 					     &event, &err),
 			     0, "%s", err.msg);
 		c.digest += digest_page(page, data.first) + digest_state(NULL, 0);
-		cr_assert_eq(standby_consume(s, 0, buf, create_commit(buf, epoch, (uint32_t)epoch, &c), &event, &err), 0, "%s", err.msg);
+		cr_assert_eq(standby_consume(s, 0, buf, create_commit(buf, epoch, (uint32_t)epoch, &c), &event, &err),
+			     0, "%s", err.msg);
 		cr_assert_eq(event, STANDBY_COMMITTED);
 		standby_begin_apply(s);
 		cr_assert_eq(standby_apply_run(s), epoch == 1 ? 2 : 1);
@@ -930,7 +987,8 @@ static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 	}
 	cr_assert_leq(used(memory, fd), 3, "%lu pages are in memory, 3 are used", (unsigned long)used(memory, fd));
 	for (uint64_t p = 0; p < HOLES; p++)
-		cr_assert_eq(page_is_zero((uint8_t *)memory + p * PAGE), p != 41 && p != 42, "page %lu", (unsigned long)p);
+		cr_assert_eq(page_is_zero((uint8_t *)memory + p * PAGE), p != 41 && p != 42, "page %lu",
+			     (unsigned long)p);
 	standby_destroy(s);
 	region_table_free(t);
 	region_table_free(none);

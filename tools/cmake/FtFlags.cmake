@@ -20,8 +20,7 @@ elseif(SANITIZE STREQUAL "thread")
 elseif(SANITIZE)
   message(FATAL_ERROR "SANITIZE is '${SANITIZE}'; it may be address, thread or empty")
 endif()
-if(FUZZ)
-  # the library too: a fuzzer that sees only its own file's branches searches blindly
+if(FUZZ) # coverage of the library itself, or the fuzzer is blind
   list(APPEND FT_SANITIZE_FLAGS -fsanitize=fuzzer-no-link)
 endif()
 target_compile_options(ft_flags INTERFACE ${FT_SANITIZE_FLAGS})

@@ -7,6 +7,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct line line_begin(bool json)
 {
@@ -23,9 +24,19 @@ void line_text(struct line *l, const char *fmt, ...)
 
 	if (l->json)
 		return;
+	printf("%*s", l->gap, "");
+	l->gap = 0;
 	va_start(ap, fmt);
 	vprintf(fmt, ap);
 	va_end(ap);
+}
+
+void line_column(struct line *l, const char *text, int width)
+{
+	const int len = (int)strlen(text);
+
+	line_text(l, "%s", text);
+	l->gap = len < width ? width - len : 0;
 }
 
 /* number - JSON integers are signed; what is larger (only in damaged or hostile streams) becomes a string. */
@@ -66,7 +77,7 @@ void line_octets(struct line *l, const char *name, const char *text, size_t len)
 		json_object_set_new(l->object, name, json_stringn(text, len));
 		return;
 	}
-	printf(" %s=\"", name);
+	line_text(l, " %s=\"", name);
 	for (size_t i = 0; i < len; i++) {
 		if (text[i] == '\n' || text[i] == '\t')
 			fputs(text[i] == '\n' ? "\\n" : "\\t", stdout);
@@ -94,7 +105,7 @@ void line_pages(struct line *l, uint64_t first, uint64_t nr)
 		json_array_append_new(list, json_pack("[o,o]", number(first), number(nr)));
 		return;
 	}
-	printf(nr == 1 ? " %" PRIu64 : " %" PRIu64 "+%" PRIu64, first, nr);
+	line_text(l, nr == 1 ? " %" PRIu64 : " %" PRIu64 "+%" PRIu64, first, nr);
 }
 
 void line_pages_end(struct line *l)

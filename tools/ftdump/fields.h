@@ -13,12 +13,15 @@ struct json_t;
 struct line {
 	bool json;
 	struct json_t *object; /* JSON only */
+	int gap;	       /* words: spaces that are due if anything follows */
 };
 
 struct line line_begin(bool json);
 /* Only in words: printed as it is.  Only in JSON: named. */
 void line_text(struct line *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void line_only_json(struct line *l, const char *name, uint64_t value);
+/* Only in words: left, in a column of @width if anything follows. */
+void line_column(struct line *l, const char *text, int width);
 /* In words " name=value". */
 void line_u64(struct line *l, const char *name, uint64_t value);
 void line_hex(struct line *l, const char *name, uint64_t value);

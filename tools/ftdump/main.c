@@ -16,15 +16,29 @@ struct args {
 	uint64_t epoch;
 };
 
+struct connection {
+	uint32_t number;
+	uint64_t nr_pages;        /* from its hello */
+	uint64_t epoch_committed; /* its last commit: writes belong to the epoch behind it */
+};
+
 /* What is carried from entry to entry. */
 struct dump {
 	const struct args *args;
 	uint64_t start_ns;
 	bool started;
-	uint64_t nr_pages;	  /* from the last hello */
-	uint64_t epoch_committed; /* last commit of this connection: writes belong to the epoch behind it */
 	int status;
+	struct connection connection[16]; /* those with the latest numbers, each at its number's remainder */
 };
+
+static struct connection *connection_of(struct dump *d, const struct recording_entry *e)
+{
+	struct connection *c = &d->connection[e->connection % (sizeof(d->connection) / sizeof(d->connection[0]))];
+
+	if (c->number != e->connection)
+		*c = (struct connection){ .number = e->connection, .nr_pages = FTW_PAGES_MAX };
+	return c;
+}
 
 static const char *direction_name(uint32_t direction)
 {
@@ -41,23 +55,31 @@ static struct line begin(struct dump *d, const struct recording_entry *e)
 	}
 	if (l.json) {
 		line_only_json(&l, "time-ns", e->time_ns);
-		line_string(&l, "direction", e->direction == RECORDING_SENT ? "sent" : e->direction ? "received" : "none");
+		line_only_json(&l, "connection", e->connection);
+		line_string(&l, "direction",
+			    e->direction == RECORDING_SENT       ? "sent"
+			    : e->direction == RECORDING_RECEIVED ? "received"
+								 : "none");
 		line_only_json(&l, "lane", e->lane);
 	} else {
-		printf("%13.6f %s %" PRIu32, (double)(int64_t)(e->time_ns - d->start_ns) / 1e9, direction_name(e->direction), e->lane);
+		printf("%13.6f %" PRIu32 " %s %" PRIu32, (double)(int64_t)(e->time_ns - d->start_ns) / 1e9,
+		       e->connection, direction_name(e->direction), e->lane);
 	}
 	return l;
 }
 
 /* head - columns seq, epoch, name. */
-static void head(struct line *l, const char *seq, uint64_t seq_value, const char *epoch, uint64_t epoch_value, const char *name)
+static void head(struct line *l, const char *seq, uint64_t seq_value, const char *epoch, uint64_t epoch_value,
+		 const char *name)
 {
 	line_only_json(l, "seq", seq_value);
 	line_only_json(l, "epoch", epoch_value);
-	if (l->json)
+	if (l->json) {
 		line_string(l, "name", name);
-	else
-		printf(" %7s %7s %-13s", seq, epoch, name);
+	} else {
+		printf(" %7s %7s ", seq, epoch);
+		line_column(l, name, 13);
+	}
 }
 
 static bool wanted(const struct dump *d, uint64_t epoch)
@@ -67,7 +89,7 @@ static bool wanted(const struct dump *d, uint64_t epoch)
 
 static void dump_write(struct dump *d, const struct recording_entry *e)
 {
-	const uint64_t epoch = d->epoch_committed + 1;
+	const uint64_t epoch = connection_of(d, e)->epoch_committed + 1;
 	char text[24];
 	struct line l;
 
@@ -97,7 +119,8 @@ static void dump_mark(struct dump *d, const struct recording_entry *e)
 		return;
 	l = begin(d, e);
 	head(&l, "-", 0, "-", 0, e->kind == RECORDING_OPEN ? "open" : "close");
-	line_octets(&l, "text", text_printable(e->payload, e->payload_bytes) ? (const char *)e->payload : "", e->payload_bytes);
+	line_octets(&l, "text", text_printable(e->payload, e->payload_bytes) ? (const char *)e->payload : "",
+		    e->payload_bytes);
 	line_end(&l);
 }
 
@@ -119,28 +142,27 @@ static void damaged(struct dump *d, const struct recording_entry *e, const struc
 }
 
 /* follow - what later lines need to know of this record. */
-static void follow(struct dump *d, const struct record *r)
+static void follow(struct connection *c, const struct record *r)
 {
-	if (r->head.type == FTW_HELLO) {
-		d->nr_pages = r->hello.nr_pages;
-		d->epoch_committed = 0;
-	}
+	if (r->head.type == FTW_HELLO)
+		c->nr_pages = r->hello.nr_pages;
 	if (r->head.type == FTW_COMMIT)
-		d->epoch_committed = r->head.epoch;
+		c->epoch_committed = r->head.epoch;
 }
 
 static void dump_message(struct dump *d, const struct recording_entry *e)
 {
 	static struct record r; /* too large for a stack */
+	struct connection *c = connection_of(d, e);
 	char seq[16], epoch[24], name[24];
 	struct ft_error err = { 0 };
 	struct line l;
 
-	if (record_decode(e->payload, e->payload_bytes, d->nr_pages, &r, &err)) {
+	if (record_decode(e->payload, e->payload_bytes, c->nr_pages, &r, &err)) {
 		damaged(d, e, &err);
 		return;
 	}
-	follow(d, &r);
+	follow(c, &r);
 	summary_add_message(e, &r);
 	if (!wanted(d, r.head.epoch))
 		return;
@@ -186,17 +208,21 @@ static void print_types(void)
 	size_t n;
 	const struct record_type *t = record_types(&n);
 
-	printf("%-14s %-10s %10s %10s  %-7s %-10s %s\n", "record", "type", "body min", "body max", "epoch", "from", "lane");
+	printf("%-14s %-10s %10s %10s  %-7s %-10s %s\n", "record", "type", "body min", "body max", "epoch", "from",
+	       "lane");
 	for (size_t i = 0; i < n; i++)
-		printf("%-14s 0x%08" PRIx32 " %10" PRIu32 " %10" PRIu32 "  %-7s %-10s %s\n", t[i].name, t[i].type, t[i].body_min,
-		       t[i].body_max, t[i].epoch == RECORD_EPOCH_NONE ? "0" : t[i].epoch == RECORD_EPOCH_MUST ? "yes" : "or 0",
+		printf("%-14s 0x%08" PRIx32 " %10" PRIu32 " %10" PRIu32 "  %-7s %-10s %s\n", t[i].name, t[i].type,
+		       t[i].body_min, t[i].body_max,
+		       t[i].epoch == RECORD_EPOCH_NONE   ? "0"
+		       : t[i].epoch == RECORD_EPOCH_MUST ? "yes"
+							 : "or 0",
 		       t[i].from, t[i].lane);
 }
 
 static int run(void *user, int argc, char **argv)
 {
 	const struct args *args = user;
-	struct dump d = { .args = args, .nr_pages = FTW_PAGES_MAX };
+	struct dump d = { .args = args };
 
 	if (args->records) {
 		print_types();
@@ -219,17 +245,21 @@ static int set_epoch(void *user, const struct cli_option *opt, const char *value
 
 static const struct cli_option options[] = {
 	CLI_FLAG(struct args, json, "json", 'j', "one JSON object a line"),
-	CLI_OPT(struct args, epoch, "epoch", 'e', "N", "only records and writes of epoch N (0: those of none)", set_epoch),
+	CLI_OPT(struct args, epoch, "epoch", 'e', "N", "only records and writes of epoch N (0: those of none)",
+		set_epoch),
 	CLI_FLAG(struct args, no_data, "no-data", 'n', "no writes, no lists of pages"),
 	CLI_FLAG(struct args, summary, "summary", 's', "only the figures of the whole stream"),
 	CLI_FLAG(struct args, records, "records", 0, "print the record types of the protocol, read no file"),
 	CLI_END
 };
 
-static const struct cli_command commands[] = {
-	{ .args = "FILE", .help = "words for a recorded stream", .options = options, .min_args = 0, .max_args = 1, .run = run },
-	{ 0 }
-};
+static const struct cli_command commands[] = { { .args = "FILE",
+						 .help = "words for a recorded stream",
+						 .options = options,
+						 .min_args = 0,
+						 .max_args = 1,
+						 .run = run },
+					       { 0 } };
 
 static const struct cli_program program = {
 	.name = "ftdump",

@@ -10,8 +10,9 @@ static struct {
 	uint64_t connections, messages, writes, damaged, heartbeats;
 	uint64_t message_bytes, write_bytes;
 	uint64_t committed, acked, applied, data_pages, zero_pages, state_bytes;
+	uint32_t commit_connection;       /* of the last commit; only one connection at a time has epochs */
 	uint64_t commit_epoch, commit_ns; /* the last one */
-	uint64_t commit_before_ns;	  /* the one before it in this connection, 0 none */
+	uint64_t commit_before_ns;        /* the one before it in this connection, 0 none */
 } total;
 static struct hist to_ack, to_applied, to_commit;
 static bool ready;
@@ -29,8 +30,6 @@ static void begin(void)
 void summary_add_open(void)
 {
 	total.connections++;
-	total.commit_epoch = 0;
-	total.commit_before_ns = 0;
 }
 
 void summary_add_damaged(void)
@@ -50,6 +49,9 @@ static void add_commit(const struct recording_entry *e, uint64_t epoch, const st
 	total.data_pages += c->nr_data_pages;
 	total.zero_pages += c->nr_zero_pages;
 	total.state_bytes += c->state_bytes;
+	if (total.commit_connection != e->connection)
+		total.commit_before_ns = 0;
+	total.commit_connection = e->connection;
 	if (total.commit_before_ns)
 		hist_add(&to_commit, e->time_ns - total.commit_before_ns);
 	total.commit_epoch = epoch;
@@ -59,13 +61,11 @@ static void add_commit(const struct recording_entry *e, uint64_t epoch, const st
 void summary_add_message(const struct recording_entry *e, const struct record *r)
 {
 	const struct record_head *head = &r->head;
-	const bool of_last = head->epoch == total.commit_epoch;
+	const bool of_last = head->epoch == total.commit_epoch && e->connection == total.commit_connection;
 
 	begin();
 	total.messages++;
 	total.message_bytes += e->payload_bytes;
-	if (head->type == FTW_HELLO)
-		total.commit_epoch = total.commit_before_ns = 0; /* epochs count from 1 again */
 	if (head->type == FTW_HEARTBEAT)
 		total.heartbeats++;
 	if (head->type == FTW_COMMIT)
@@ -98,8 +98,8 @@ static void print_times(struct line *l, const char *words, const char *name, con
 		snprintf(field, sizeof(field), "%s-max-ns", name);
 		line_only_json(l, field, d.max);
 	} else if (d.count) {
-		printf("  %-18s %" PRIu64 " times: p50 %.3f ms, p99 %.3f ms, max %.3f ms\n", words, d.count, (double)d.p50 / 1e6,
-		       (double)d.p99 / 1e6, (double)d.max / 1e6);
+		printf("  %-18s %" PRIu64 " times: p50 %.3f ms, p99 %.3f ms, max %.3f ms\n", words, d.count,
+		       (double)d.p50 / 1e6, (double)d.p99 / 1e6, (double)d.max / 1e6);
 	}
 }
 
