@@ -83,13 +83,14 @@ static void slurp(FILE *f, char *buf, size_t size)
 /* Runs "prog @line", split at blanks. */
 static int run_program(const struct cli_program *p, const char *line)
 {
-	char copy[512], *argv[64] = { "prog" }, *save = NULL;
+	static char copy[512]; /* the values that were set point into it until the next run */
+	char *argv[64] = { "prog" }, *save = NULL;
 	int argc = 1, status, old_out = dup(1), old_err = dup(2);
 	FILE *o = tmpfile(), *e = tmpfile();
 
 	snprintf(copy, sizeof(copy), "%s", line);
 	for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
-		argv[argc++] = strdup(w); /* values live as long as the process, as argv does */
+		argv[argc++] = w;
 	memset(&args, 0, sizeof(args));
 	args.argc = -1;
 	fflush(NULL);
