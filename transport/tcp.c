@@ -634,7 +634,7 @@ static int breach(struct ft_error *why, const struct lane *l, const char *what, 
 
 static int take_message(struct tcp *s, struct lane *l, uint64_t number, struct ft_error *why)
 {
-	uint64_t allowed = atomic_load(&l->consumed) + s->limits.credits_ours;
+	uint64_t allowed = atomic_load(&l->told) + s->limits.credits_ours;
 
 	if (l->count != 0)
 		return breach(why, l, "message with a count of", l->count, 0);
