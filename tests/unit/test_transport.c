@@ -235,7 +235,7 @@ EACH_KIND(transport, writes_are_in_place_when_the_message_comes)
 
 EACH_KIND(transport, messages_of_all_sizes)
 {
-	static const size_t sizes[] = { 0, 1, 15, 16, 17, 1023, 1024, 1025, 1039, 1040, 1041, 4096, 65535, 65536 };
+	static const size_t sizes[] = { 0, 1, 15, 16, 17, 1023, 1024, 1025, 1039, 1040, 1041, 4095, 4096, 4097, 4111, 4112, 4113, 65535, 65536 };
 	static uint8_t out[TP_MESSAGE_MAX + 1];
 	struct duo d;
 
@@ -957,7 +957,7 @@ Test(tcp, frames_with_one_wrong_field_are_a_breach, .timeout = 60)
 	BREACH_FRAME(FRAME_CLOSE, 0, 1, 0);
 	BREACH_FRAME(FRAME_CLOSE, 0, 0, 1);
 	BREACH_FRAME(FRAME_WRITE, 0, 8, 1);
-	BREACH_FRAME(FRAME_WRITE, TCP_EXTENTS_MAX + 1, 4096, 1);
+	BREACH_FRAME(FRAME_WRITE, TCP_EXTENTS_MAX + 1, 8192, 1);
 	BREACH_FRAME(FRAME_WRITE, 2, 32, 1);
 	BREACH_FRAME(FRAME_WRITE, 2, TCP_FRAME_BYTES_MAX + 1, 1);
 	BREACH_FRAME(FRAME_WRITE, 2, 40, 2);
