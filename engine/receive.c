@@ -120,20 +120,27 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 	}
 }
 
+static int silent(const struct secondary *c, uint64_t ns, struct ft_error *err)
+{
+	return err_set(err, -ETIMEDOUT, "no word from the primary for %llu ms (%u heartbeats of %u ms)", (unsigned long long)(ns / NS_PER_MS),
+		       c->heartbeat_misses, c->heartbeat_ms);
+}
+
+/* A primary that takes no heartbeat is silent as well: its credits and its socket's room are used up. */
 static int keep_time(struct secondary *c, struct reception *rx, bool quiet, struct ft_error *err)
 {
-	uint64_t now = now_ns(), limit = (uint64_t)c->heartbeat_ms * c->heartbeat_misses * NS_PER_MS;
+	uint64_t now = now_ns(), beat = c->heartbeat_ms * NS_PER_MS, limit = beat * c->heartbeat_misses;
 
-	if (now >= rx->beat_ns + c->heartbeat_ms * NS_PER_MS) {
-		int r = link_send_heartbeat(c->link, rx->echo_ns, now + limit, err);
+	if (now >= rx->beat_ns + beat) {
+		uint64_t deadline = rx->heard_ns + limit > now + beat ? rx->heard_ns + limit : now + beat;
+		int r = link_send_heartbeat(c->link, rx->echo_ns, deadline, err);
 
 		if (r)
-			return r;
+			return r == -ETIMEDOUT ? silent(c, now_ns() - rx->heard_ns, err) : r;
 		rx->beat_ns = now;
 	}
 	if (quiet && now - rx->heard_ns > limit)
-		return err_set(err, -ETIMEDOUT, "no word from the primary for %llu ms (%u heartbeats of %u ms)",
-			       (unsigned long long)((now - rx->heard_ns) / NS_PER_MS), c->heartbeat_misses, c->heartbeat_ms);
+		return silent(c, now - rx->heard_ns, err);
 	return 0;
 }
 

@@ -366,21 +366,28 @@ static int check_late(struct primary *p, uint64_t now, struct ft_error *err)
 		       (unsigned long long)(limit / NS_PER_MS));
 }
 
+static int silent(const struct primary *p, uint64_t ns, struct ft_error *err)
+{
+	return err_set(err, -ETIMEDOUT, "no word from the secondary for %llu ms (%u heartbeats of %u ms)", (unsigned long long)(ns / NS_PER_MS),
+		       p->heartbeat_misses, p->heartbeat_ms);
+}
+
+/* A secondary that takes no heartbeat is silent as well: its credits and its socket's room are used up. */
 static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft_error *err)
 {
-	uint64_t now = now_ns(), limit = silence_max_ns(p);
+	uint64_t now = now_ns(), limit = silence_max_ns(p), beat = p->heartbeat_ms * NS_PER_MS;
 
-	if (now >= a->beat_ns + p->heartbeat_ms * NS_PER_MS) {
-		int r = link_send_heartbeat(p->link, a->echo_ns, now + limit, err);
+	if (now >= a->beat_ns + beat) {
+		uint64_t deadline = a->heard_ns + limit > now + beat ? a->heard_ns + limit : now + beat;
+		int r = link_send_heartbeat(p->link, a->echo_ns, deadline, err);
 
 		if (r)
-			return r;
+			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
 	}
 	/* judged only when nothing was waiting to be read: a machine that was stopped itself first reads what came meanwhile */
 	if (quiet && now - a->heard_ns > limit)
-		return err_set(err, -ETIMEDOUT, "no word from the secondary for %llu ms (%u heartbeats of %u ms)",
-			       (unsigned long long)((now - a->heard_ns) / NS_PER_MS), p->heartbeat_misses, p->heartbeat_ms);
+		return silent(p, now - a->heard_ns, err);
 	return check_late(p, now, err);
 }
 

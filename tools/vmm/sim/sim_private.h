@@ -43,6 +43,7 @@ struct sim {
 	uint32_t nr_threads, nr_running;
 	bool started, paused, quit; /* paused: by the engine */
 	uint32_t stopped;	    /* by tests */
+	uint64_t pages_per_epoch;   /* 0 once this side was promoted */
 	uint64_t paused_at_ns, longest_pause_ns;
 	struct cut *cut; /* SIM_CUTS, by serial modulo */
 	uint64_t serial; /* of the last cut */
@@ -64,5 +65,12 @@ struct sim {
 };
 
 uint64_t clock_ns(void);
+void sleep_ns(uint64_t ns);
+
+/* sim.c: the engine's pause.  cpus_pause waits until every vCPU is parked. */
+void cpus_pause(struct sim *s);
+void cpus_resume(struct sim *s);
+/* ops.c: the output queue's sink. */
+size_t sim_emit(void *user, const void *buf, size_t len);
 
 #endif
