@@ -138,3 +138,10 @@ const struct bitmap *received_zero_set(const struct received *r)
 {
 	return r->zero;
 }
+
+void received_reset(struct received *r)
+{
+	bitmap_clear(r->data);
+	bitmap_clear(r->zero);
+	r->nr_data = r->nr_zero = r->duplicates = r->epoch = 0;
+}

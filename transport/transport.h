@@ -6,20 +6,22 @@
  * the same lane, and when it is received the data of those writes is in place.  Between lanes there is no order.
  *
  *   write    puts octets into a window (memory that the other side opened under a number).  Asynchronous: the
- *            buffer belongs to the transport until the write is completed, see tp_completed().  Completed means
+ *            buffer belongs to the transport until the write is completed, see tp_completed(), or tp_close() has returned.  Completed means
  *            "the buffer may be reused", never "the peer has it": only the peer's process can say that.
  *   send     a message of at most TP_MESSAGE_MAX octets; copied before it returns.  Takes a credit.
  *   recv     the next message of any lane.
  *
  * Waits: each call that may wait has a deadline (engine/base/clock.h; now_ns() or earlier = do not wait) and ends at once with
  * -ECANCELED after tp_cancel(), and with -ECONNRESET, -EPIPE or the like when the peer is lost.  -ETIMEDOUT leaves the connection
- * usable only where it says so.  After any other error the connection is broken: every later call fails with the same error.
+ * usable where it says so.  After any other error the connection is broken: every later call fails with the same error
+ * (-EINVAL, -EMSGSIZE, -EBUSY: a wrong argument, nothing happened).  A peer that closes breaks sending at once (-EPIPE, -ECONNRESET);
+ * tp_recv first hands out what came before.
  *
  * Threads: tp_write, tp_send, tp_completed, tp_wait_completed: any thread, serialised per lane inside.  tp_recv: one thread at a
  * time.  tp_window_*: any thread.  tp_cancel: any thread, any time before tp_close.  tp_close: waits for calls in other threads to leave, then frees.
  *
  * The peer is not believed: window, offset, length, lane, frame are checked before use; a breach breaks the connection
- * with -EPROTO and a sentence in tp_error(). */
+ * with -EPROTO and a sentence in @err. */
 #ifndef FT_TRANSPORT_H
 #define FT_TRANSPORT_H
 
@@ -70,14 +72,19 @@ int tp_window_open(struct tp_conn *c, uint32_t id, void *base, uint64_t len, str
 void tp_window_close(struct tp_conn *c, uint32_t id);
 
 /* tp_write - @iov (at most TP_IOV_MAX parts, at most TP_WRITE_MAX octets in all) goes to @offset of the peer's window @window.
- * *@ticket, if asked for, is this write's number on its lane (from 1, rising).  May wait for room. */
+ * *@ticket, if asked for, is this write's number on its lane (from 1, rising).  May wait for room.
+ * -ETIMEDOUT: nothing was taken, the connection is fine. */
 int tp_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
 	     uint64_t *ticket, uint64_t deadline, struct ft_error *err);
-/* tp_completed - the ticket up to which the writes of the lane are completed.  Never waits. */
+/* tp_completed - the ticket up to which the writes of the lane are completed.  Never waits.  Small writes are gathered: they leave with the
+ * next message, when there are enough, in tp_wait_completed(), and at the second tp_completed() without a write in between. */
 uint64_t tp_completed(struct tp_conn *c, uint32_t lane);
+/* tp_wait_completed - -ETIMEDOUT: not yet, the connection is fine. */
 int tp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_t deadline, struct ft_error *err);
 
-/* tp_send - one message, gathered.  May wait for a credit or for room. */
+/* tp_send - one message, gathered.  May wait for a credit or for room.  -ETIMEDOUT: nothing was sent, the connection is fine; if time
+ * runs out in the middle of the message the connection is broken, -EPIPE.  Credits come in through tp_recv(); while no thread is in
+ * there, a tp_send() that waits for one reads its lane itself, up to the next message. */
 int tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned nr_iov, uint64_t deadline, struct ft_error *err);
 /* tp_credits - messages that may be sent on the lane now without waiting for the peer. */
 uint32_t tp_credits(struct tp_conn *c, uint32_t lane);

@@ -129,3 +129,19 @@ Test(received, random_words_match_the_model)
 	}
 	received_destroy(r);
 }
+
+Test(received, reset_is_as_new)
+{
+	struct received *r = create();
+
+	cr_assert_eq(received_begin(r, 7), 0);
+	cr_assert_eq(received_data(r, 7, 3, 5), 0);
+	cr_assert_eq(received_zero(r, 7, 4, 1), 0);
+	received_reset(r);
+	cr_assert_eq(received_epoch(r), 0);
+	expect(r, 0, 0, 0);
+	cr_assert(bitmap_empty(received_data_set(r)) && bitmap_empty(received_zero_set(r)));
+	cr_assert_eq(received_data(r, 7, 3, 5), -EILSEQ);
+	cr_assert_eq(received_begin(r, 7), 0);
+	received_destroy(r);
+}
