@@ -15,6 +15,8 @@ void received_destroy(struct received *r);
 /* received_begin - start epoch @epoch with nothing received; it must be larger than the one before (-ESTALE). */
 int received_begin(struct received *r, uint64_t epoch);
 uint64_t received_epoch(const struct received *r); /* 0 before the first begin */
+/* received_reset - as new: nothing received, any epoch may begin.  For a partial epoch that will come again. */
+void received_reset(struct received *r);
 
 /* received_data, received_zero - pages came as data, or as zero pages; the later word wins.
  * -ESTALE: of an epoch that is over; -EILSEQ: of one that has not begun; -ERANGE: outside. Nothing is set then. */

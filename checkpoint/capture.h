@@ -22,10 +22,11 @@ struct slab {
 	void *owner_link;	    /* the owner's queue node; not touched here */
 };
 
+/* slab_create - with its memory touched, so that no page fault is left for the pause.  -ENOMEM: at the pool's cap. */
 int slab_create(struct slab **out, struct pool *pool);
 void slab_destroy(struct slab *s, struct pool *pool); /* NULL is harmless */
 
-/* capture_fill - copy pages of @dirty from @*at on into @s until it is full or the set is at its end; *@at moves on.
+/* capture_fill - copy pages of @dirty from @*at on into @s, from its first slot, until it is full or the set is at its end; *@at moves on.
  * Pages that no region holds are skipped.  Returns the number of pages copied.  Non-temporal copies where they win
  * (measured: tests/bench/bench_capture.c). */
 uint32_t capture_fill(struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at);
@@ -39,7 +40,7 @@ struct slab_plan {
 	struct page_run zero[SLAB_PAGES];
 	uint64_t data_digest, zero_digest;
 };
-/* slab_plan - find zero pages, make runs, compute digests.  Outside the pause. */
+/* slab_plan - find zero pages, make runs, compute digests.  Outside the pause.  A run may go over from one region to the next. */
 void slab_plan(const struct slab *s, struct slab_plan *out);
 
 #endif

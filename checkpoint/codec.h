@@ -19,6 +19,7 @@
 struct cursor {
 	const uint8_t *at, *end;
 	bool failed; /* something was read beyond the end; checked once, at the end */
+	uint32_t type; /* record that it is the body of, for sentences; consume_head() sets it */
 };
 uint16_t rd_u16(struct cursor *c);
 uint32_t rd_u32(struct cursor *c);
@@ -33,6 +34,17 @@ struct record_head {
 
 /* consume_head - check the head against the message's length (padding must be zeros) and set @body to the body. */
 int consume_head(const void *msg, size_t len, struct record_head *head, struct cursor *body, struct ft_error *err);
+
+/* What is fixed about a type; body lengths are checked by consume_head(). */
+struct record_type {
+	uint32_t type;
+	const char *name;
+	uint32_t body_min, body_max; /* octets, padding not counted */
+	enum { RECORD_EPOCH_NONE, RECORD_EPOCH_ANY, RECORD_EPOCH_MUST } epoch; /* always 0, either, never 0 */
+	const char *from, *lane; /* who sends it and where, for people */
+};
+const struct record_type *record_types(size_t *n);
+const struct record_type *record_type_find(uint32_t type); /* NULL: unknown */
 
 /* record_name - "notify-write" ...; "record 0x77" style for unknown ones into @buf. */
 const char *record_name(uint32_t type, char buf[24]);
@@ -86,10 +98,15 @@ struct sync_progress {
 	uint64_t pages_done, pages_total;
 };
 
+/* text_printable - only octets 0x20 to 0x7e: what names and reasons may hold. */
+bool text_printable(const void *text, size_t n);
+bool identity_printable(const void *text, size_t n); /* also tabs and newlines */
+
 size_t create_hello(void *buf, uint32_t seq, const struct hello *h);
 int consume_hello(struct cursor *body, struct hello *out, struct ft_error *err);
 size_t create_hello_ack(void *buf, uint32_t seq, const struct hello_ack *h);
 int consume_hello_ack(struct cursor *body, struct hello_ack *out, struct ft_error *err);
+/* create_regions - 0: the entries do not fit into one record (regions and their names are the embedder's). */
 size_t create_regions(void *buf, uint32_t seq, const struct region_entry *e, uint32_t count);
 /* @out: room for @max entries; *@count gets their number. */
 int consume_regions(struct cursor *body, struct region_entry *out, uint32_t max, uint32_t *count, struct ft_error *err);

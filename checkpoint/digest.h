@@ -3,7 +3,7 @@
  * The digest of a set is the sum modulo 2^64 of its members' digests, so the order does not matter:
  *   data page p    XXH3_64bits(4096 octets, seed = p)
  *   zero page p    XXH3_64bits(the page number, 8 octets in network order, seed = 0)
- *   device state   XXH3_64bits(its octets, seed = its length)
+ *   device state   XXH3_64bits(its octets, seed = its length), also for 0 octets
  * Not a defence against a malicious peer: it finds what was lost, misplaced or damaged on the way. */
 #ifndef FT_DIGEST_H
 #define FT_DIGEST_H

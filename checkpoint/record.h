@@ -20,6 +20,14 @@
 #define FTW_STATE_PIECE_MAX 65408u /* octets of device state in one record */
 #define FTW_LANES_MAX 8u      /* data lanes */
 #define FTW_WINDOW_IMAGE 0u   /* transport window of the receive image (mirror placement) */
+#define FTW_PAGE_BYTES 4096u  /* the only page size of version 1 */
+#define FTW_REGION_ALIGN 64u  /* pages; regions start and the page space ends on a multiple */
+#define FTW_PAGES_MAX (UINT64_C(1) << 51) /* pages of a page space: its octets fit 63 bits */
+#define FTW_REGIONS_MAX 1024u
+#define FTW_NAME_MAX 127u     /* octets of a name of a machine or region, no terminator on the wire */
+#define FTW_IDENTITY_MAX 16383u
+#define FTW_HEARTBEAT_MS_MAX 60000u
+#define FTW_HEARTBEAT_MISSES_MAX 1000u
 
 enum ftw_type {
 	FTW_HELLO = 0x01,	  /* p -> s, lane 0, first */
@@ -91,23 +99,25 @@ struct ftw_region {
 	ft_be32 flags;	    /* 0 */
 	ft_be32 name_bytes; /* name follows, padded to 8 */
 };
-static_assert(sizeof(struct ftw_region) == 24, "wire layout");
+static_assert(sizeof(struct ftw_regions) == 8 && sizeof(struct ftw_region) == 24, "wire layout");
 
 struct ftw_runs { /* notify-write and zero-pages */
 	ft_be32 count;	  /* runs that follow */
 	ft_be32 nr_pages; /* their sum, <= FTW_NOTIFY_PAGES_MAX */
 	ft_be64 digest;	  /* notify-write: of the pages (digest.h); zero-pages: of their numbers */
 };
-struct ftw_run {
+struct ftw_run { /* packed: consume_runs() hands out pointers into the message, which need not be aligned */
 	ft_be64 first_page;
 	ft_be32 nr_pages; /* > 0 */
 	ft_be32 reserved;
-};
+} __attribute__((packed));
 static_assert(sizeof(struct ftw_runs) == 16 && sizeof(struct ftw_run) == 16, "wire layout");
 
 struct ftw_device_state {
 	ft_be64 total_bytes, offset; /* octets follow; pieces come in order, the first has offset 0 */
 };
+static_assert(sizeof(struct ftw_device_state) == 16, "wire layout");
+static_assert(sizeof(struct ftw_record) + sizeof(struct ftw_device_state) + FTW_STATE_PIECE_MAX <= FTW_RECORD_MAX, "limit");
 
 struct ftw_commit {
 	ft_be64 nr_data_pages, nr_zero_pages; /* told in this epoch, each time a page was told counted */
@@ -122,6 +132,7 @@ struct ftw_reason { /* refuse, bye, error */
 	ft_be32 code; /* enum ftw_code */
 	ft_be32 reason_bytes; /* text follows */
 };
+static_assert(sizeof(struct ftw_reason) == 8, "wire layout");
 
 enum ftw_code {
 	FTW_CODE_NONE = 0,
@@ -148,5 +159,6 @@ struct ftw_sync_progress {
 	ft_be32 round, reserved;
 	ft_be64 pages_done, pages_total;
 };
+static_assert(sizeof(struct ftw_heartbeat) == 16 && sizeof(struct ftw_sync_progress) == 24, "wire layout");
 
 #endif

@@ -3,13 +3,18 @@
  * and then applied to the standby image.  Knows no sockets and no threads: engine/secondary.c moves the octets.
  *
  * Must hold (standby_check() restates it):
- *  S1  The standby image is changed only by standby_apply(), and only with pages of an epoch whose commit verified.
+ *  S1  The standby image is changed only by standby_apply_run(), and only with pages of an epoch whose commit verified.
  *  S2  Between commit and the end of apply, receive image, sets and device state of that epoch are kept, so that the
  *      apply can be finished or repeated; the repetition is harmless.
  *  S3  The device state handed to failover belongs to the same epoch as the image.
  *  S4  No record of epoch n+1 that tells pages is accepted before n is applied.
- * standby_consume() and standby_begin_apply()/standby_end_apply() are called by one thread at a time (the caller's lock);
- * standby_apply_run() may run beside standby_consume(). */
+ * All of it is called by one thread at a time (the caller's lock), but for standby_apply_run(), which may run beside
+ * standby_consume(), standby_connect() and the functions that only look.
+ *
+ * Epochs come one after the other: the next one is standby_epoch_committed() + 1.  The first one (after create or restart) is the
+ * whole machine: pages that it does not tell are zeros after its apply, whatever was in the regions before.
+ * Within an epoch a page may be told again, and the later word wins; "later" has a meaning only on one lane, so the
+ * sender tells a page on the same lane each time, and writes it again only when its notify-write is behind. */
 #ifndef FT_STANDBY_H
 #define FT_STANDBY_H
 
@@ -27,39 +32,47 @@ struct standby_options {
 };
 
 /* standby_create - for the layout of @regions (kept by the caller until destroy).  The receive image (mirror placement: as large as the
- * page space) comes from mmap with MAP_NORESERVE: pages that never arrive cost nothing.  State buffers come from @pool. */
+ * page space) and two device states of state_max octets come from mmap with MAP_NORESERVE: what never arrives costs nothing, and
+ * no number that the peer sends allocates anything.  -EINVAL, -ENOMEM. */
 int standby_create(struct standby **out, const struct region_table *regions, const struct standby_options *opt, struct ft_error *err);
 void standby_destroy(struct standby *s);
 
 /* Memory that the peer writes into. */
 void *standby_image(struct standby *s, uint64_t *len);
-uint64_t standby_memory_bytes(struct standby *s);     /* in use for receiving */
+uint64_t standby_memory_bytes(struct standby *s);     /* in use for receiving: pages of the image that ever came, states */
 
 /* standby_connect - a new connection begins: partial epochs are dropped, record counters start at 0.
- * A committed epoch that is not applied yet stays, and must be applied before the first record. @lanes as in options. */
+ * A committed epoch that is not applied yet stays, and must be applied before the peer may write into the image. @lanes as in options. */
 void standby_connect(struct standby *s, uint32_t lanes);
 
 enum standby_event { STANDBY_NOTHING = 0, STANDBY_COMMITTED = 1 /* epoch complete and verified: ack it, then apply */ };
 
-/* standby_consume - one message of @lane: notify-write, zero-pages, device-state or commit (others: -EINVAL).  Sequence numbers are
- * checked per lane: a repeated record is dropped and counted, a gap is -EPROTO.  *@event.
- * -EPROTO, -EBADMSG (digest), -E2BIG (state), -ESTALE: the standby image is untouched; the connection must be ended with @err's sentence. */
+/* standby_consume - one message of @lane: notify-write, zero-pages, device-state or commit (others: -EINVAL, and nothing happens).
+ * Sequence numbers are checked per lane: a repeated record is dropped and counted, a gap is -EPROTO; the numbers wrap.  Lane 0 carries other
+ * records too, so gaps there are the caller's to find.
+ * A commit may come before its lanes are complete: it is kept, and *@event is STANDBY_COMMITTED for the record that completes them.
+ * Its digest is the sum of those of the epoch's records, plus digest_state() also of a state of 0 octets.
+ * -EPROTO, -EBADMSG (digest), -E2BIG (state), -ESTALE (epoch): the standby image is untouched; the connection must be ended with @err's
+ * sentence, and until standby_connect() every further record is -EPROTO. */
 int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t len, enum standby_event *event, struct ft_error *err);
 
 /* -- apply: begin, run (long, no lock), end -- */
 bool standby_apply_pending(const struct standby *s);
 void standby_begin_apply(struct standby *s);
-/* standby_apply_run - copy received data pages in runs, clear zero pages.  Returns pages written.  Repeatable. */
+/* standby_apply_run - copy received data pages in runs, clear zero pages (a hole stays a hole).  Returns pages written.  Repeatable:
+ * what was interrupted, or scribbled on, is right after the next run that completes. */
 uint64_t standby_apply_run(struct standby *s);
 void standby_end_apply(struct standby *s);
 
 uint64_t standby_epoch_committed(const struct standby *s); /* verified; 0: none */
 uint64_t standby_epoch_applied(const struct standby *s);
+uint64_t standby_epoch_image(const struct standby *s); /* of the image and state we hold, maybe from before a restart; 0: none */
 uint64_t standby_epoch_receiving(const struct standby *s); /* 0: none begun */
 uint64_t standby_duplicates(const struct standby *s);	   /* repeated records */
-/* standby_state - device state of the applied epoch.  Valid until the next standby_consume(). */
+/* standby_state - device state of the applied epoch; NULL before the first one.  Valid until the next standby_end_apply(). */
 const void *standby_state(const struct standby *s, uint64_t *len);
-/* standby_reset - forget everything: the next epoch is 1 of a new sync.  The image counts as incomplete. */
-void standby_reset(struct standby *s);
+/* standby_restart - epochs count from 1 again, and the next one is the whole machine.  The image and state that are there stay, and
+ * can be promoted, until that epoch is applied.  No apply may be pending; between standby_connect() and the first record. */
+void standby_restart(struct standby *s);
 
 #endif

@@ -1,1 +1,428 @@
 /* SPDX-License-Identifier: MIT */
+/* epoch.c - one epoch of the primary: pause, collect, capture, save, resume; and the full sync that comes before the
+ * first.  Runs on ft-epoch.  The guest runs again before anything of the epoch is sent.
+ *
+ *   guest runs epoch n ------------------> pause  collect  capture  output_cut  save  resume -----> guest runs epoch n+1
+ *   (full sync only: pages go out in rounds)                                            |
+ *                                                                  slabs, then the commit, to ft-ship
+ *
+ * Must hold
+ *   - after epoch_run() the guest runs, whatever it returned;
+ *   - nothing between pause and resume allocates or waits for the network, but for want of staging memory: then captured
+ *     slabs are shipped during the pause, and the pause is bounded by "pause-max" (then the protection ends, not the guest). */
+#include "primary.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "clock.h"
+#include "err.h"
+#include "log.h"
+
+#define STALL_SLICE_MS 5      /* how often a wait for staging memory looks whether the connection is still there */
+#define CAP_PERCENT 80	      /* of the free staging: an estimate above cuts the epoch */
+#define SYNC_PAGES_PER_MS 1000 /* a page is captured in about 1 us (docs/design: 0.6 to 1.2 us, scattered) */
+#define PROGRESS_MS 100
+
+/* ---- VMM calls ---- */
+
+/* Without guest_hold a guest that the operator holds is paused already, and stays so. */
+static bool held_by_pause(const struct primary *p)
+{
+	return p->held && !p->s->ops.guest_hold;
+}
+
+static int pause_guest(struct primary *p, struct ft_error *err)
+{
+	if (held_by_pause(p))
+		return 0;
+	return p->s->ops.pause(p->s->user, err);
+}
+
+static int resume_guest(struct primary *p, struct ft_error *err)
+{
+	if (held_by_pause(p))
+		return 0;
+	return p->s->ops.resume(p->s->user, err);
+}
+
+static int collect(struct primary *p, int (*op)(void *user, struct ft_dirty *dirty, struct ft_error *err), struct ft_error *err)
+{
+	struct ft_dirty dirty = { .regions = p->regions, .set = p->dirty };
+
+	return op(p->s->user, &dirty, err);
+}
+
+/* ---- slabs ---- */
+
+/* A free slab, or NULL at @deadline or when the connection is lost. */
+static struct work *take_slab(struct primary *p, uint64_t deadline)
+{
+	for (;;) {
+		uint64_t slice = deadline_in_ms(STALL_SLICE_MS);
+		struct cds_wfcq_node *node = queue_get(&p->free_slabs, slice < deadline ? slice : deadline);
+
+		if (node)
+			return (struct work *)node;
+		if (primary_lost(p) || session_stopping(p->s) || now_ns() >= deadline)
+			return NULL;
+	}
+}
+
+/* Slabs captured in this pause, kept back so that ft-ship does not take the processor from the guest's pause. */
+struct batch {
+	struct work *first, **end;
+};
+
+static void batch_ship(struct primary *p, struct batch *b)
+{
+	while (b->first) {
+		struct work *w = b->first;
+
+		b->first = w->slab->owner_link;
+		queue_put(&p->to_ship, &w->node);
+	}
+	b->end = &b->first;
+}
+
+static void batch_add(struct batch *b, struct work *w)
+{
+	w->slab->owner_link = NULL;
+	*b->end = w;
+	b->end = (struct work **)&w->slab->owner_link;
+}
+
+static int stalled(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
+{
+	if (primary_lost(p) || session_stopping(p->s))
+		return err_set(err, -ENOTCONN, "the connection ended during a pause");
+	return err_set(err, -ETIMEDOUT,
+		       "a pause would have lasted longer than %u ms (pause-max): staging-bytes are used up and the secondary does not keep up",
+		       cfg->pause_max_ms);
+}
+
+/* Copy what is dirty into slabs.  The set is empty afterwards. */
+static int capture(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg, uint64_t paused_ns,
+		   struct ft_error *err)
+{
+	uint64_t deadline = paused_ns + cfg->pause_max_ms * NS_PER_MS, at = 0;
+
+	job->nr_pages = 0;
+	for (;;) {
+		struct work *w = take_slab(p, now_ns());
+
+		if (!w) {
+			batch_ship(p, batch);
+			stats_count(&p->s->stats, FT_COUNTER_CAP_STALLS, 1);
+			w = take_slab(p, deadline);
+		}
+		if (!w)
+			return stalled(p, cfg, err);
+		w->slab->epoch = job->epoch;
+		if (capture_fill(w->slab, p->regions, p->dirty, &at) == 0) {
+			queue_put(&p->free_slabs, &w->node);
+			break;
+		}
+		job->nr_pages += w->slab->nr;
+		batch_add(batch, w);
+	}
+	bitmap_clear(p->dirty);
+	return 0;
+}
+
+/* ---- one epoch ---- */
+
+struct times {
+	uint64_t start, stopped, collected, captured, saved, resumed;
+};
+
+static void account(struct primary *p, const struct times *t, const struct epoch_job *job)
+{
+	struct stats *st = &p->s->stats;
+
+	stats_add(st, FT_METRIC_PAUSE, t->resumed - t->start);
+	stats_add(st, FT_METRIC_STOP, t->stopped - t->start);
+	stats_add(st, FT_METRIC_COLLECT, t->collected - t->stopped);
+	stats_add(st, FT_METRIC_CAPTURE, t->captured - t->collected);
+	stats_add(st, FT_METRIC_SAVE, t->saved - t->captured);
+	stats_add(st, FT_METRIC_RESUME, t->resumed - t->saved);
+	stats_add(st, FT_METRIC_EPOCH, t->resumed - p->resumed_ns);
+	stats_add(st, FT_METRIC_DIRTY_PAGES, job->nr_pages);
+	stats_add(st, FT_METRIC_STATE_BYTES, job->state.len);
+	stats_phase(st, PHASE_INTERVAL, t->start - p->resumed_ns);
+	stats_phase(st, PHASE_CAPTURE, t->resumed - t->start);
+}
+
+/* A job that no unacknowledged epoch uses; epoch_wait() saw to it that there is one. */
+static struct epoch_job *free_job(struct primary *p)
+{
+	struct epoch_job *job = NULL;
+
+	pthread_mutex_lock(&p->s->lock);
+	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+		if (!p->job[i].busy)
+			job = &p->job[i];
+	pthread_mutex_unlock(&p->s->lock);
+	return job;
+}
+
+static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg, struct times *t,
+		  struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	int r = pause_guest(p, err);
+
+	t->stopped = now_ns();
+	if (r)
+		return err_prefix(err, "pause");
+	r = collect(p, s->ops.collect_dirty, err);
+	t->collected = now_ns();
+	if (r)
+		return err_prefix(err, "collect");
+	r = capture(p, job, batch, cfg, t->start, err);
+	t->captured = now_ns();
+	if (r)
+		return r;
+	if (s->ops.output_cut)
+		s->ops.output_cut(s->user, job->epoch);
+	p->output_held = true;
+	job->state.len = 0;
+	r = s->ops.save_state(s->user, &job->state, err);
+	t->saved = now_ns();
+	return r ? err_prefix(err, "device state") : 0;
+}
+
+static void mark_busy(struct primary *p, struct epoch_job *job)
+{
+	pthread_mutex_lock(&p->s->lock);
+	job->busy = true;
+	pthread_mutex_unlock(&p->s->lock);
+}
+
+int epoch_run(struct primary *p)
+{
+	struct epoch_job *job = free_job(p);
+	struct batch batch = { .end = &batch.first };
+	struct ft_error err = { 0 }, resume_err = { 0 };
+	struct times t = { .start = now_ns() };
+	struct ft_config cfg;
+	int r, resumed;
+
+	session_config(p->s, &cfg);
+	job->epoch = p->next_epoch;
+	job->cut_ns = t.start;
+	r = freeze(p, job, &batch, &cfg, &t, &err);
+	resumed = resume_guest(p, &resume_err);
+	t.resumed = now_ns();
+	batch_ship(p, &batch);
+	if (!r && resumed) {
+		r = resumed;
+		err = resume_err;
+		err_prefix(&err, "resume");
+	}
+	if (r) {
+		primary_lose(p, r == -ENOTCONN ? FTW_CODE_NONE : FTW_CODE_UNUSABLE, &err);
+		return r;
+	}
+	account(p, &t, job);
+	mark_busy(p, job);
+	queue_put(&p->to_ship, &job->work.node);
+	p->paused_ns = t.start;
+	p->resumed_ns = t.resumed;
+	p->next_epoch++;
+	atomic_store(&p->s->epoch_running, p->next_epoch);
+	return 0;
+}
+
+/* ---- when the next one is due ---- */
+
+/* Is the epoch about to outgrow the staging memory? */
+static bool near_cap(struct primary *p)
+{
+	uint64_t room = (uint64_t)queue_length(&p->free_slabs) * SLAB_PAGES;
+
+	return p->s->ops.estimate_dirty(p->s->user) * 100 >= room * CAP_PERCENT;
+}
+
+static uint64_t due(struct primary *p, const struct ft_config *cfg)
+{
+	uint64_t interval = cfg->interval_ms * NS_PER_MS;
+	uint64_t at = p->paused_ns + interval, least = p->resumed_ns + interval / 4;
+
+	return at > least ? at : least;
+}
+
+static bool job_free_locked(const struct primary *p)
+{
+	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+		if (!p->job[i].busy)
+			return true;
+	return false;
+}
+
+static bool wanted_locked(const struct primary *p)
+{
+	return p->cut_now || p->want_hold != p->held;
+}
+
+int epoch_wait(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_config cfg;
+	bool early = false;
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	for (;;) {
+		uint64_t until;
+
+		cfg = s->cfg;
+		until = p->held ? DEADLINE_NEVER : due(p, &cfg);
+		if (p->lost || s->stopping) {
+			r = -ENOTCONN;
+			break;
+		}
+		if ((wanted_locked(p) || now_ns() >= until) && job_free_locked(p)) {
+			early = p->cut_now;
+			break;
+		}
+		if (cfg.at_cap == FT_AT_CAP_CUT && s->ops.estimate_dirty && !p->held && job_free_locked(p)) {
+			uint64_t look = now_ns() + cfg.interval_ms * NS_PER_MS / 8;
+			bool cut;
+
+			pthread_mutex_unlock(&s->lock);
+			cut = near_cap(p);
+			pthread_mutex_lock(&s->lock);
+			if (cut) {
+				stats_count(&s->stats, FT_COUNTER_CAP_CUTS, 1);
+				break;
+			}
+			until = look < until ? look : until;
+		} else if (!job_free_locked(p)) {
+			until = DEADLINE_NEVER; /* an ack frees one; the answer thread sees to it that one comes */
+		}
+		r = primary_wait_locked(p, until);
+		if (r && r != -ETIMEDOUT)
+			break;
+		r = 0;
+	}
+	p->cut_now = false;
+	pthread_mutex_unlock(&s->lock);
+	if (early)
+		stats_count(&s->stats, FT_COUNTER_EARLY_CUTS, 1);
+	return r;
+}
+
+/* ---- full sync ---- */
+
+static void send_progress(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct sync_progress sp = {
+		.round = atomic_load(&s->sync_round),
+		.pages_done = atomic_load(&s->sync_done),
+		.pages_total = atomic_load(&s->sync_total),
+	};
+	uint32_t seq;
+	void *buf = link_begin(p->link, 0, &seq);
+
+	/* informational: a failure shows itself in what follows */
+	(void)!link_end(p->link, 0, create_sync_progress(buf, p->next_epoch, seq, &sp), deadline_in_ms(1000), NULL);
+	session_tell(s, FT_EVENT_SYNC, p->next_epoch);
+}
+
+/* Send all of the dirty set while the guest runs; a page that changes meanwhile is dirty again. */
+static int sync_round(struct primary *p)
+{
+	uint64_t at = 0, next_progress = 0;
+
+	for (;;) {
+		struct work *w = take_slab(p, DEADLINE_NEVER);
+
+		if (!w)
+			return -ENOTCONN;
+		w->slab->epoch = p->next_epoch;
+		if (capture_fill(w->slab, p->regions, p->dirty, &at) == 0) {
+			queue_put(&p->free_slabs, &w->node);
+			break;
+		}
+		atomic_fetch_add(&p->s->sync_done, w->slab->nr);
+		queue_put(&p->to_ship, &w->node);
+		if (now_ns() >= next_progress) {
+			send_progress(p);
+			next_progress = deadline_in_ms(PROGRESS_MS);
+		}
+	}
+	bitmap_clear(p->dirty);
+	return 0;
+}
+
+static int sync_begin(struct primary *p, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	int r = s->ops.track_start(s->user, err);
+
+	if (r)
+		return err_prefix(err, "dirty tracking");
+	p->tracking = true;
+	bitmap_clear(p->dirty);
+	if (s->ops.collect_present) {
+		r = collect(p, s->ops.collect_present, err);
+		return r ? err_prefix(err, "present pages") : 0;
+	}
+	for (uint32_t i = 0; i < p->regions->count; i++)
+		if (p->regions->region[i].base)
+			bitmap_set_run(p->dirty, p->regions->region[i].first_page, p->regions->region[i].nr_pages);
+	return 0;
+}
+
+/* Rounds until what is left fits into a pause of about "sync-pause", or two rounds in a row brought it down by less than a tenth. */
+static int sync_rounds(struct primary *p, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	uint64_t left = bitmap_count(p->dirty), before = UINT64_MAX;
+	unsigned no_gain = 0;
+	struct ft_config cfg;
+
+	atomic_store(&s->sync_done, 0);
+	atomic_store(&s->sync_total, left);
+	for (uint32_t round = 1;; round++) {
+		int r;
+
+		session_config(s, &cfg);
+		atomic_store(&s->sync_round, round);
+		r = sync_round(p);
+		if (!r)
+			r = collect(p, s->ops.collect_dirty, err);
+		if (r)
+			return r;
+		before = left;
+		left = bitmap_count(p->dirty);
+		atomic_fetch_add(&s->sync_total, left);
+		no_gain = left >= before - before / 10 ? no_gain + 1 : 0;
+		if (left <= (uint64_t)cfg.sync_pause_ms * SYNC_PAGES_PER_MS || no_gain >= 2 || round >= cfg.sync_rounds_max)
+			return 0;
+	}
+}
+
+int sync_run(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_error err = { 0 };
+	int r = sync_begin(p, &err);
+
+	if (!r)
+		r = sync_rounds(p, &err);
+	if (r) {
+		if (!err.code)
+			err_set(&err, r, "the connection ended during the full sync");
+		primary_lose(p, r == -ENOTCONN ? FTW_CODE_NONE : FTW_CODE_UNUSABLE, &err);
+		return r;
+	}
+	r = epoch_run(p);
+	if (!r) {
+		atomic_store(&s->sync_done, atomic_load(&s->sync_total));
+		send_progress(p);
+	}
+	return r;
+}

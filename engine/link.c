@@ -1,1 +1,153 @@
 /* SPDX-License-Identifier: MIT */
+/* link.c - see link.h. */
+#include "link.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "err.h"
+
+int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err)
+{
+	struct link *l = calloc(1, sizeof(*l));
+
+	*out = NULL;
+	if (l) {
+		l->conn = conn;
+		l->recording = recording;
+		l->lanes = tp_lanes(conn);
+		l->in = malloc(TP_MESSAGE_MAX);
+		l->lane = calloc(l->lanes, sizeof(*l->lane));
+	}
+	if (!l || !l->in || !l->lane) {
+		if (l) {
+			free(l->in);
+			free(l->lane);
+		}
+		free(l);
+		tp_close(conn);
+		return err_set(err, -ENOMEM, "no memory for a connection");
+	}
+	for (uint32_t i = 0; i < l->lanes; i++)
+		pthread_mutex_init(&l->lane[i].lock, NULL);
+	l->connection = recording_begin(recording, tp_peer(conn));
+	*out = l;
+	return 0;
+}
+
+void link_destroy(struct link *l)
+{
+	if (!l)
+		return;
+	tp_close(l->conn);
+	recording_end(l->recording, l->connection, "");
+	for (uint32_t i = 0; i < l->lanes; i++)
+		pthread_mutex_destroy(&l->lane[i].lock);
+	free(l->lane);
+	free(l->in);
+	free(l);
+}
+
+void *link_begin(struct link *l, uint32_t lane, uint32_t *seq)
+{
+	struct link_lane *n = &l->lane[lane];
+
+	pthread_mutex_lock(&n->lock);
+	*seq = n->sent + 1;
+	return n->buf;
+}
+
+int link_end(struct link *l, uint32_t lane, size_t len, uint64_t deadline, struct ft_error *err)
+{
+	struct link_lane *n = &l->lane[lane];
+	struct iovec iov = { .iov_base = n->buf, .iov_len = len };
+	int r;
+
+	/* before it is sent: the answer may be received before tp_send() is back, and must stand behind it */
+	recording_message(l->recording, l->connection, RECORDING_SENT, lane, n->buf, len);
+	r = tp_send(l->conn, lane, &iov, 1, deadline, err);
+	if (r == 0)
+		n->sent++;
+	pthread_mutex_unlock(&n->lock);
+	return r;
+}
+
+uint32_t link_sent(struct link *l, uint32_t lane)
+{
+	struct link_lane *n = &l->lane[lane];
+	uint32_t sent;
+
+	pthread_mutex_lock(&n->lock);
+	sent = n->sent;
+	pthread_mutex_unlock(&n->lock);
+	return sent;
+}
+
+int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
+	       uint64_t *ticket, uint64_t deadline, struct ft_error *err)
+{
+	recording_write(l->recording, l->connection, RECORDING_SENT, lane, window, offset, iov, nr_iov);
+	return tp_write(l->conn, lane, window, offset, iov, nr_iov, ticket, deadline, err);
+}
+
+/* -EALREADY: a repetition, to be dropped. */
+static int check_seq(struct link *l, uint32_t lane, const struct record_head *head, struct ft_error *err)
+{
+	struct link_lane *n = &l->lane[lane];
+	char name[24];
+
+	if ((int32_t)(head->seq - n->received) <= 0) { /* the numbers wrap */
+		atomic_fetch_add_explicit(&l->duplicates, 1, memory_order_relaxed);
+		return -EALREADY;
+	}
+	if (head->seq != n->received + 1)
+		return err_set(err, -EPROTO, "%s of epoch %llu on lane %u has number %u, expected %u: records were lost",
+			       record_name(head->type, name), (unsigned long long)head->epoch, lane, head->seq, n->received + 1);
+	n->received = head->seq;
+	return 0;
+}
+
+int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struct cursor *body, const void **msg, size_t *len,
+		 uint64_t deadline, struct ft_error *err)
+{
+	int r;
+
+	do {
+		r = tp_recv(l->conn, l->in, TP_MESSAGE_MAX, lane, len, deadline, err);
+		if (r == 0) {
+			recording_message(l->recording, l->connection, RECORDING_RECEIVED, *lane, l->in, *len);
+			r = consume_head(l->in, *len, head, body, err);
+		}
+		if (r == 0)
+			r = check_seq(l, *lane, head, err);
+	} while (r == -EALREADY);
+	*msg = l->in;
+	return r;
+}
+
+int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err)
+{
+	struct heartbeat h = { .time_ns = now_ns(), .echo_ns = echo_ns };
+	uint32_t seq;
+	void *buf = link_begin(l, 0, &seq);
+
+	return link_end(l, 0, create_heartbeat(buf, seq, &h), deadline, err);
+}
+
+int link_send_mark(struct link *l, uint32_t type, uint64_t epoch, uint64_t deadline, struct ft_error *err)
+{
+	uint32_t seq;
+	void *buf = link_begin(l, 0, &seq);
+
+	return link_end(l, 0, create_epoch_mark(buf, type, epoch, seq), deadline, err);
+}
+
+int link_send_reason(struct link *l, uint32_t type, uint32_t code, const char *text, uint64_t deadline)
+{
+	uint32_t seq;
+	void *buf = link_begin(l, 0, &seq);
+
+	return link_end(l, 0, create_reason(buf, type, 0, seq, code, text), deadline, NULL);
+}

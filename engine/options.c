@@ -1,1 +1,466 @@
 /* SPDX-License-Identifier: MIT */
+/* options.c - the settings of a session: one table that command lines, config files, the control socket and the manual
+ * pages are made from.  The text of a default in the table is the default: ft_config_init() parses it.
+ * Constant data and pure functions on the caller's struct ft_config; any thread. */
+#include "options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/err.h"
+
+#define BOTH (FT_OPT_PRIMARY | FT_OPT_SECONDARY)
+#define PRIMARY FT_OPT_PRIMARY
+#define LIVE FT_OPT_LIVE
+
+#define KIB UINT64_C(1024)
+#define MIB (1024 * KIB)
+#define GIB (1024 * MIB)
+#define TIB (1024 * GIB)
+#define HOUR_MS UINT64_C(3600000)
+
+enum setting {
+	NAME, PEER, LISTEN, IDENTITY, RECORD, RECORD_PAYLOAD, INTERVAL, LANES, HEARTBEAT, HEARTBEAT_MISSES,
+	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
+	STAGING_BYTES, AT_CAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, NR_SETTINGS
+};
+
+#define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
+#define UINT(name, flags, min, max, unit, value, help) { name, FT_OPT_UINT, flags, min, max, NULL, unit, value, help }
+#define SIZE(name, flags, min, max, value, help) { name, FT_OPT_SIZE, flags, min, max, NULL, "octets", value, help }
+#define BOOL(name, flags, value, help) { name, FT_OPT_BOOL, flags, 0, 1, NULL, "", value, help }
+#define CHOICE(name, flags, choices, value, help) { name, FT_OPT_CHOICE, flags, 0, 0, choices, "", value, help }
+
+/* clang-format off */
+static const struct ft_option options[NR_SETTINGS] = {
+	[NAME] = STRING("name", BOTH, "vm", "name of the machine; the same on both sides"),
+	[PEER] = STRING("peer", PRIMARY, "", "where the secondary listens: HOST:PORT or [ADDRESS]:PORT"),
+	[LISTEN] = STRING("listen", FT_OPT_SECONDARY, "", "where to wait for the primary: ADDRESS:PORT; port 0 takes a free one"),
+	[IDENTITY] = STRING("identity", BOTH, "", "text that must agree on both sides: machine type, version, devices"),
+	[RECORD] = STRING("record", BOTH, "", "file that gets the protocol stream, for ftdump(1)"),
+	[RECORD_PAYLOAD] = BOOL("record-payload", BOTH, "off", "record the contents of pages too"),
+	[INTERVAL] = UINT("interval", PRIMARY | LIVE, 1, HOUR_MS, "ms", "50",
+			  "how long the guest runs between two checkpoints"),
+	[LANES] = UINT("lanes", BOTH, 1, 8, "", "1", "data connections side by side"),
+	[HEARTBEAT] = UINT("heartbeat", BOTH | LIVE, 5, 60000, "ms", "50", "how often each side says that it lives"),
+	[HEARTBEAT_MISSES] = UINT("heartbeat-misses", BOTH | LIVE, 2, 1000, "", "5",
+				  "that many heartbeats missing: the peer is lost"),
+	[CONNECT_TIMEOUT] = UINT("connect-timeout", BOTH, 100, HOUR_MS, "ms", "5000",
+				 "time for one attempt to connect, greeting included"),
+	[RECONNECT] = UINT("reconnect", PRIMARY, 0, HOUR_MS, "ms", "1000",
+			   "pause between attempts to connect; 0: one attempt only"),
+	[SUSPECT] = UINT("suspect", PRIMARY | LIVE, 0, HOUR_MS, "ms", "500",
+			 "how long output stays held after a loss before the guest goes on alone"),
+	[ON_LOSS] = CHOICE("on-loss", PRIMARY | LIVE, "continue|hold", "continue",
+			   "after a loss: continue unprotected, or hold output until the secondary is back"),
+	[COMMIT_TIMEOUT] = UINT("commit-timeout", BOTH, 100, HOUR_MS, "ms", "5000",
+				"how long the secondary may take for one epoch before it counts as lost"),
+	[PAUSE_MAX] = UINT("pause-max", PRIMARY | LIVE, 10, HOUR_MS, "ms", "2000",
+			   "a pause that would outlast it ends the protection, not the guest"),
+	[SYNC_ROUNDS] = UINT("sync-rounds", PRIMARY, 1, 1000, "", "20", "most rounds of a full copy with the guest running"),
+	[SYNC_PAUSE] = UINT("sync-pause", PRIMARY, 1, HOUR_MS, "ms", "50", "length to aim at for the last pause of a full copy"),
+	[STAGING_BYTES] = SIZE("staging-bytes", PRIMARY, 16 * MIB, TIB, "256M", "memory for captured pages that are not yet sent"),
+	[AT_CAP] = CHOICE("at-cap", PRIMARY | LIVE, "cut|slow", "cut",
+			  "when that memory runs short: cut the epoch early, or slow the guest"),
+	[STATE_MAX] = SIZE("state-max", BOTH, 4 * KIB, 4 * GIB, "64M", "largest device state of one epoch"),
+	[HUGE_PAGES] = BOOL("huge-pages", BOTH, "on", "ask for huge pages for staging and receive memory"),
+	[LOCK_MEMORY] = BOOL("lock-memory", BOTH, "off", "lock staging and receive memory into RAM"),
+};
+
+static const size_t field[NR_SETTINGS] = {
+#define FIELD(f) offsetof(struct ft_config, f)
+	[NAME] = FIELD(name),
+	[PEER] = FIELD(peer),
+	[LISTEN] = FIELD(listen),
+	[IDENTITY] = FIELD(identity),
+	[RECORD] = FIELD(record),
+	[RECORD_PAYLOAD] = FIELD(record_payload),
+	[INTERVAL] = FIELD(interval_ms),
+	[LANES] = FIELD(lanes),
+	[HEARTBEAT] = FIELD(heartbeat_ms),
+	[HEARTBEAT_MISSES] = FIELD(heartbeat_misses),
+	[CONNECT_TIMEOUT] = FIELD(connect_timeout_ms),
+	[RECONNECT] = FIELD(reconnect_ms),
+	[SUSPECT] = FIELD(suspect_ms),
+	[ON_LOSS] = FIELD(on_loss),
+	[COMMIT_TIMEOUT] = FIELD(commit_timeout_ms),
+	[PAUSE_MAX] = FIELD(pause_max_ms),
+	[SYNC_ROUNDS] = FIELD(sync_rounds_max),
+	[SYNC_PAUSE] = FIELD(sync_pause_ms),
+	[STAGING_BYTES] = FIELD(staging_bytes),
+	[AT_CAP] = FIELD(at_cap),
+	[STATE_MAX] = FIELD(state_max),
+	[HUGE_PAGES] = FIELD(huge_pages),
+	[LOCK_MEMORY] = FIELD(lock_memory),
+#undef FIELD
+};
+/* clang-format on */
+
+_Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_cap) == sizeof(uint32_t),
+	       "a choice is kept as its number");
+
+const struct ft_option *ft_options(size_t *n)
+{
+	*n = NR_SETTINGS;
+	return options;
+}
+
+const struct ft_option *options_find(const char *name)
+{
+	for (size_t i = 0; i < NR_SETTINGS; i++)
+		if (strcmp(options[i].name, name) == 0)
+			return &options[i];
+	return NULL;
+}
+
+static void *field_of(struct ft_config *cfg, const struct ft_option *opt)
+{
+	return (char *)cfg + field[opt - options];
+}
+
+static const void *field_read(const struct ft_config *cfg, const struct ft_option *opt)
+{
+	return (const char *)cfg + field[opt - options];
+}
+
+/* The number that a field holds, whatever its width; not for strings. */
+static uint64_t number_of(const struct ft_config *cfg, const struct ft_option *opt)
+{
+	if (opt->type == FT_OPT_SIZE)
+		return *(const uint64_t *)field_read(cfg, opt);
+	return *(const uint32_t *)field_read(cfg, opt);
+}
+
+/* ---- text to value ------------------------------------------------------------------------------ */
+
+/* Decimal digits only: strtoull() would take signs, blanks and octal.  Returns what follows, NULL without digits or
+ * beyond 64 bits. */
+static const char *digits(const char *text, uint64_t *out)
+{
+	uint64_t v = 0;
+
+	if (*text < '0' || *text > '9')
+		return NULL;
+	for (; *text >= '0' && *text <= '9'; text++)
+		if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, (uint64_t)(*text - '0'), &v))
+			return NULL;
+	*out = v;
+	return text;
+}
+
+static int parse_uint(const struct ft_option *opt, const char *text, uint64_t *out)
+{
+	const char *rest = digits(text, out);
+
+	if (!rest)
+		return -EINVAL;
+	if (strcmp(opt->unit, "ms") == 0) {
+		if (strcmp(rest, "s") == 0)
+			return __builtin_mul_overflow(*out, 1000, out) ? -EINVAL : 0;
+		if (strcmp(rest, "ms") == 0)
+			return 0;
+	}
+	return *rest ? -EINVAL : 0;
+}
+
+static int parse_size(const char *text, uint64_t *out)
+{
+	static const char units[] = "KMGT";
+	const char *rest = digits(text, out), *unit;
+
+	if (!rest)
+		return -EINVAL;
+	if (!*rest)
+		return 0;
+	unit = strchr(units, *rest);
+	if (!unit || (rest[1] && strcmp(rest + 1, "iB") != 0))
+		return -EINVAL;
+	return __builtin_mul_overflow(*out, KIB << (10 * (unit - units)), out) ? -EINVAL : 0;
+}
+
+static int parse_bool(const char *text, uint64_t *out)
+{
+	static const char *const words[] = { "off", "on", "no", "yes", "false", "true", "0", "1" };
+
+	for (unsigned i = 0; i < sizeof(words) / sizeof(words[0]); i++)
+		if (strcmp(text, words[i]) == 0) {
+			*out = i & 1;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+/* The word number @n of "a|b|c"; NULL behind the last. */
+static const char *choice_at(const char *choices, uint64_t n, size_t *len)
+{
+	while (n--) {
+		choices = strchr(choices, '|');
+		if (!choices)
+			return NULL;
+		choices++;
+	}
+	*len = strcspn(choices, "|");
+	return choices;
+}
+
+static int parse_choice(const struct ft_option *opt, const char *text, uint64_t *out)
+{
+	const char *word;
+	size_t len;
+
+	for (uint64_t i = 0; (word = choice_at(opt->choices, i, &len)); i++)
+		if (strlen(text) == len && memcmp(word, text, len) == 0) {
+			*out = i;
+			return 0;
+		}
+	return -EINVAL;
+}
+
+static int parse_number(const struct ft_option *opt, const char *text, uint64_t *out)
+{
+	switch (opt->type) {
+	case FT_OPT_UINT:
+		return parse_uint(opt, text, out);
+	case FT_OPT_SIZE:
+		return parse_size(text, out);
+	case FT_OPT_BOOL:
+		return parse_bool(text, out);
+	case FT_OPT_CHOICE:
+		return parse_choice(opt, text, out);
+	case FT_OPT_STRING:
+		break;
+	}
+	return -EINVAL;
+}
+
+/* ---- value to text ------------------------------------------------------------------------------ */
+
+static void print_size(char *buf, size_t size, uint64_t v)
+{
+	static const char *const units[] = { "", "K", "M", "G", "T" };
+	unsigned u = 0;
+
+	for (; v && v % KIB == 0 && u < 4; u++)
+		v /= KIB;
+	snprintf(buf, size, "%" PRIu64 "%s", v, units[u]);
+}
+
+static void print_number(const struct ft_option *opt, uint64_t v, char *buf, size_t size)
+{
+	const char *word;
+	size_t len;
+
+	switch (opt->type) {
+	case FT_OPT_SIZE:
+		print_size(buf, size, v);
+		return;
+	case FT_OPT_BOOL:
+		snprintf(buf, size, "%s", v ? "on" : "off");
+		return;
+	case FT_OPT_CHOICE:
+		word = choice_at(opt->choices, v, &len);
+		snprintf(buf, size, "%.*s", word ? (int)len : 1, word ? word : "?");
+		return;
+	case FT_OPT_UINT:
+	case FT_OPT_STRING:
+		break;
+	}
+	snprintf(buf, size, "%" PRIu64, v);
+}
+
+/* ---- what is wrong, and what would be right ----------------------------------------------------- */
+
+static int refuse_form(const struct ft_option *opt, const char *text, struct ft_error *err)
+{
+	switch (opt->type) {
+	case FT_OPT_BOOL:
+		return err_set(err, -EINVAL, "%s: '%.64s' is neither on nor off", opt->name, text);
+	case FT_OPT_CHOICE:
+		return err_set(err, -EINVAL, "%s: '%.64s' is not one of %s", opt->name, text, opt->choices);
+	case FT_OPT_SIZE:
+		return err_set(err, -EINVAL, "%s: '%.64s' is not a size such as 4096, 64K, 256M or 1G", opt->name, text);
+	case FT_OPT_UINT:
+	case FT_OPT_STRING:
+		break;
+	}
+	if (strcmp(opt->unit, "ms") == 0)
+		return err_set(err, -EINVAL, "%s: '%.64s' is not a time such as 50, 50ms or 2s", opt->name, text);
+	return err_set(err, -EINVAL, "%s: '%.64s' is not a number", opt->name, text);
+}
+
+static int check_range(const struct ft_option *opt, uint64_t v, struct ft_error *err)
+{
+	char is[32], min[32], max[32];
+	const char *unit = opt->type == FT_OPT_UINT && opt->unit[0] ? " ms" : "";
+	size_t len;
+
+	if (opt->type == FT_OPT_CHOICE) {
+		if (choice_at(opt->choices, v, &len))
+			return 0;
+		return err_set(err, -ERANGE, "%s: %" PRIu64 " stands for none of %s", opt->name, v, opt->choices);
+	}
+	if (v >= opt->min && v <= opt->max)
+		return 0;
+	if (opt->type == FT_OPT_BOOL)
+		return err_set(err, -ERANGE, "%s: %" PRIu64 " is neither 0 nor 1", opt->name, v);
+	print_number(opt, v, is, sizeof(is));
+	print_number(opt, opt->min, min, sizeof(min));
+	print_number(opt, opt->max, max, sizeof(max));
+	return err_set(err, -ERANGE, "%s: %s%s is outside of %s to %s%s", opt->name, is, unit, min, max, unit);
+}
+
+/* A name becomes part of file names and of log lines. */
+static int check_name(const char *text, struct ft_error *err)
+{
+	if (!*text)
+		return err_set(err, -EINVAL, "name: a machine needs a name");
+	if (strlen(text) >= FT_NAME_MAX)
+		return err_set(err, -ERANGE, "name: longer than %u characters", FT_NAME_MAX - 1);
+	if (*text == '.')
+		return err_set(err, -EINVAL, "name: '%s' begins with a dot", text);
+	for (const char *p = text; *p; p++)
+		if (*p == '/' || (unsigned char)*p < ' ' || *p == 0x7f)
+			return err_set(err, -EINVAL, "name: contains a slash or a control character");
+	return 0;
+}
+
+static int check_string(const struct ft_option *opt, const char *text, struct ft_error *err)
+{
+	if (opt == &options[NAME])
+		return check_name(text ? text : "", err);
+	if (opt == &options[IDENTITY] && text && strlen(text) >= FT_IDENTITY_MAX)
+		return err_set(err, -ERANGE, "identity: longer than %u octets", FT_IDENTITY_MAX - 1);
+	return 0;
+}
+
+/* ---- public ------------------------------------------------------------------------------------- */
+
+static int set_string(struct ft_config *cfg, const struct ft_option *opt, const char *value, struct ft_error *err)
+{
+	int r = check_string(opt, value, err);
+
+	if (r)
+		return r;
+	/* empty is "not set"; only the identity is a text in its own right */
+	*(const char **)field_of(cfg, opt) = *value || opt == &options[IDENTITY] ? value : NULL;
+	return 0;
+}
+
+int ft_config_set(struct ft_config *cfg, const char *name, const char *value, struct ft_error *err)
+{
+	const struct ft_option *opt = options_find(name);
+	uint64_t v = 0;
+	int r;
+
+	if (!opt)
+		return err_set(err, -ENOENT, "there is no setting '%.64s'", name);
+	if (opt->type == FT_OPT_STRING)
+		return set_string(cfg, opt, value, err);
+	if (parse_number(opt, value, &v) < 0)
+		return refuse_form(opt, value, err);
+	r = check_range(opt, v, err);
+	if (r)
+		return r;
+	if (opt->type == FT_OPT_SIZE)
+		*(uint64_t *)field_of(cfg, opt) = v;
+	else
+		*(uint32_t *)field_of(cfg, opt) = (uint32_t)v;
+	return 0;
+}
+
+int ft_config_get(const struct ft_config *cfg, const char *name, char *buf, size_t size)
+{
+	const struct ft_option *opt = options_find(name);
+	const char *text;
+
+	if (!opt)
+		return -ENOENT;
+	if (opt->type == FT_OPT_STRING) {
+		text = *(const char *const *)field_read(cfg, opt);
+		snprintf(buf, size, "%s", text ? text : "");
+	} else {
+		print_number(opt, number_of(cfg, opt), buf, size);
+	}
+	return 0;
+}
+
+void ft_config_init(struct ft_config *cfg, enum ft_role role)
+{
+	int r;
+
+	memset(cfg, 0, sizeof(*cfg));
+	cfg->struct_size = sizeof(*cfg);
+	cfg->role = role;
+	for (size_t i = 0; i < NR_SETTINGS; i++) {
+		r = ft_config_set(cfg, options[i].name, options[i].value, NULL);
+		(void)r; /* a default that its own range refuses: tests/unit/test_options.c */
+	}
+}
+
+/* ---- inside the library ------------------------------------------------------------------------- */
+
+static int check_fields(const struct ft_config *cfg, struct ft_error *err)
+{
+	int r = 0;
+
+	for (size_t i = 0; i < NR_SETTINGS && !r; i++) {
+		const struct ft_option *opt = &options[i];
+
+		if (opt->type == FT_OPT_STRING)
+			r = check_string(opt, *(const char *const *)field_read(cfg, opt), err);
+		else
+			r = check_range(opt, number_of(cfg, opt), err);
+	}
+	return r;
+}
+
+static bool is_empty(const char *text)
+{
+	return !text || !*text;
+}
+
+int options_check(const struct ft_config *cfg, struct ft_error *err)
+{
+	int r;
+
+	if (cfg->struct_size != sizeof(*cfg))
+		return err_set(err, -EINVAL, "struct ft_config of %zu octets: set it up with ft_config_init()",
+			       cfg->struct_size);
+	if (cfg->role != FT_ROLE_PRIMARY && cfg->role != FT_ROLE_SECONDARY)
+		return err_set(err, -EINVAL, "role %d is neither primary nor secondary", (int)cfg->role);
+	r = check_fields(cfg, err);
+	if (r)
+		return r;
+	if (cfg->role == FT_ROLE_PRIMARY && is_empty(cfg->peer))
+		return err_set(err, -EINVAL, "peer: a primary needs the address of its secondary, HOST:PORT");
+	if (cfg->role == FT_ROLE_SECONDARY && is_empty(cfg->listen))
+		return err_set(err, -EINVAL, "listen: a secondary needs an address to listen on, ADDRESS:PORT");
+	if (cfg->record_payload && is_empty(cfg->record))
+		return err_set(err, -EINVAL, "record-payload: there is no recording, 'record' names no file");
+	if (cfg->role == FT_ROLE_PRIMARY && cfg->sync_pause_ms > cfg->pause_max_ms)
+		return err_set(err, -EINVAL, "sync-pause: %u ms is more than pause-max allows, %u ms", cfg->sync_pause_ms,
+			       cfg->pause_max_ms);
+	return 0;
+}
+
+int options_set_live(struct ft_config *cfg, const char *name, const char *value, struct ft_error *err)
+{
+	const struct ft_option *opt = options_find(name);
+	unsigned role = cfg->role == FT_ROLE_PRIMARY ? FT_OPT_PRIMARY : FT_OPT_SECONDARY;
+	struct ft_config changed = *cfg;
+	int r;
+
+	if (opt && !(opt->flags & role))
+		return err_set(err, -EPERM, "%s: a %s has no such setting", name,
+			       role == FT_OPT_PRIMARY ? "primary" : "secondary");
+	if (opt && !(opt->flags & FT_OPT_LIVE))
+		return err_set(err, -EPERM, "%s: cannot be changed while running", name);
+	r = ft_config_set(&changed, name, value, err);
+	if (!r)
+		r = options_check(&changed, err);
+	if (!r)
+		*cfg = changed;
+	return r;
+}

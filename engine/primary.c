@@ -1,1 +1,243 @@
 /* SPDX-License-Identifier: MIT */
+/* primary.c - a primary's life, its regions, and the operator's calls.  What its epoch thread does is in protect.c. */
+#include "primary.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+
+#include "clock.h"
+#include "err.h"
+#include "log.h"
+#include "thread.h"
+
+/* ---- life ---- */
+
+int primary_create(struct ft_session *s, struct ft_error *err)
+{
+	struct primary *p = calloc(1, sizeof(*p));
+
+	if (!p)
+		return err_set(err, -ENOMEM, "no memory for a session");
+	p->s = s;
+	s->primary = p;
+	p->regions_wanted = 1;
+	queue_init(&p->free_slabs);
+	queue_init(&p->to_ship);
+	s->generation = 1;
+	if (getrandom(p->session_id, sizeof(p->session_id), 0) != sizeof(p->session_id))
+		return err_sys(err, -errno, "getrandom");
+	p->plan = malloc(sizeof(*p->plan));
+	return p->plan ? 0 : err_set(err, -ENOMEM, "no memory for a session");
+}
+
+static int make_slabs(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
+{
+	uint64_t slab_bytes = (uint64_t)SLAB_PAGES * FT_PAGE_SIZE;
+	struct pool_options opt = { .cap_bytes = cfg->staging_bytes, .huge_pages = cfg->huge_pages, .lock = cfg->lock_memory };
+	int r = pool_create(&p->pool, &opt, err);
+
+	if (r)
+		return r;
+	p->nr_slabs = (uint32_t)(cfg->staging_bytes / slab_bytes);
+	p->slab = calloc(p->nr_slabs, sizeof(*p->slab));
+	p->slab_work = calloc(p->nr_slabs, sizeof(*p->slab_work));
+	if (!p->slab || !p->slab_work)
+		return err_set(err, -ENOMEM, "no memory for staging");
+	for (uint32_t i = 0; i < p->nr_slabs; i++) {
+		if (slab_create(&p->slab[i], p->pool)) {
+			/* the arena keeps a little for itself: what fits is what there is, but one must */
+			p->nr_slabs = i;
+			break;
+		}
+		p->slab_work[i] = (struct work){ .kind = WORK_SLAB, .slab = p->slab[i] };
+		queue_put(&p->free_slabs, &p->slab_work[i].node);
+	}
+	if (p->nr_slabs < 2)
+		return err_set(err, -ENOMEM, "staging-bytes %llu is too small: two slabs of %llu octets are needed",
+			       (unsigned long long)cfg->staging_bytes, (unsigned long long)slab_bytes);
+	return 0;
+}
+
+static int make_jobs(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
+{
+	for (unsigned i = 0; i < EPOCH_JOBS; i++) {
+		struct epoch_job *job = &p->job[i];
+		void *buf = mmap(NULL, cfg->state_max, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+		if (buf == MAP_FAILED)
+			return err_sys(err, -errno, "no memory for a device state of %llu octets", (unsigned long long)cfg->state_max);
+		job->state = (struct ft_state_sink){ .buf = buf, .cap = cfg->state_max };
+		job->work = (struct work){ .kind = WORK_COMMIT, .job = job };
+	}
+	return 0;
+}
+
+int primary_start(struct ft_session *s, struct ft_error *err)
+{
+	struct primary *p = s->primary;
+	int r = make_slabs(p, &s->cfg, err);
+
+	if (!r)
+		r = make_jobs(p, &s->cfg, err);
+	if (r)
+		return r;
+	session_event(s, EV_START, NULL);
+	r = thread_start(&p->thread, "ft-epoch", epoch_main, p);
+	if (r)
+		return err_sys(err, r, "cannot start a thread");
+	p->thread_made = true;
+	return 0;
+}
+
+void primary_join(struct ft_session *s)
+{
+	struct primary *p = s->primary;
+
+	if (p->thread_made)
+		pthread_join(p->thread, NULL);
+	p->thread_made = false;
+}
+
+void primary_destroy(struct ft_session *s)
+{
+	struct primary *p = s->primary;
+
+	if (!p)
+		return;
+	for (uint32_t i = 0; p->slab && i < p->nr_slabs; i++)
+		slab_destroy(p->slab[i], p->pool);
+	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+		if (p->job[i].state.buf)
+			munmap(p->job[i].state.buf, p->job[i].state.cap);
+	pool_destroy(p->pool);
+	bitmap_destroy(p->dirty);
+	queue_fini(&p->free_slabs);
+	queue_fini(&p->to_ship);
+	free(p->slab);
+	free(p->slab_work);
+	free(p->plan);
+	free(p);
+	s->primary = NULL;
+}
+
+void primary_memory(struct ft_session *s, uint64_t *used, uint64_t *cap)
+{
+	struct pool_stats st = { 0 };
+
+	if (s->primary->pool)
+		pool_stats(s->primary->pool, &st);
+	*used = st.used_bytes;
+	*cap = st.cap_bytes;
+}
+
+/* ---- regions that change under way ---- */
+
+void primary_regions_changed(struct ft_session *s)
+{
+	struct primary *p = s->primary;
+	struct ft_error why = { 0 };
+	bool serving;
+
+	pthread_mutex_lock(&s->lock);
+	p->regions_wanted++;
+	serving = p->regions_used && p->link && !p->lost;
+	if (serving) {
+		p->lost = true;
+		err_set(&why, -ESTALE, "the machine's regions changed: a new full sync is needed");
+		p->loss_error = why;
+		tp_cancel(p->link->conn);
+	}
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+}
+
+void primary_wait_regions(struct ft_session *s)
+{
+	struct primary *p = s->primary;
+
+	pthread_mutex_lock(&s->lock);
+	while (p->regions_used && p->regions_used != p->regions_wanted)
+		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- the operator's calls ---- */
+
+void ft_session_cut(struct ft_session *s)
+{
+	if (s->role != FT_ROLE_PRIMARY)
+		return;
+	pthread_mutex_lock(&s->lock);
+	if (!s->primary->cut_now) {
+		s->primary->cut_now = true;
+		pthread_cond_broadcast(&s->cond);
+	}
+	pthread_mutex_unlock(&s->lock);
+}
+
+static int not_protected(struct ft_session *s, struct ft_error *err)
+{
+	return err_set(err, -ENOTCONN, "the machine is not protected now (state %s%s%s)", ft_state_name(session_state(s)),
+		       *s->reason ? ": " : "", s->reason);
+}
+
+int ft_session_checkpoint(struct ft_session *s, uint32_t timeout_ms, uint64_t *epoch, struct ft_error *err)
+{
+	struct primary *p = s->primary;
+	uint64_t deadline = deadline_in_ms(timeout_ms);
+	int r = 0;
+
+	*epoch = 0;
+	if (s->role != FT_ROLE_PRIMARY)
+		return err_set(err, -EINVAL, "checkpoints are asked of the primary");
+	if (session_state(s) != FT_STATE_PROTECTED)
+		return not_protected(s, err);
+	pthread_mutex_lock(&s->lock);
+	*epoch = atomic_load(&s->epoch_running);
+	p->cut_now = true;
+	pthread_cond_broadcast(&s->cond);
+	while (!r && p->acked < *epoch)
+		r = primary_wait_locked(p, deadline);
+	pthread_mutex_unlock(&s->lock);
+	if (r == -ETIMEDOUT)
+		return err_set(err, r, "epoch %llu was not acknowledged within %u ms", (unsigned long long)*epoch, timeout_ms);
+	return r ? not_protected(s, err) : 0;
+}
+
+static int guest_hold(struct ft_session *s, bool hold, uint32_t timeout_ms, struct ft_error *err)
+{
+	struct primary *p = s->primary;
+	uint64_t deadline = deadline_in_ms(timeout_ms);
+	int r = 0;
+
+	if (s->role != FT_ROLE_PRIMARY)
+		return err_set(err, -EINVAL, "the guest of a secondary does not run");
+	if (hold && session_state(s) != FT_STATE_PROTECTED)
+		return not_protected(s, err);
+	pthread_mutex_lock(&s->lock);
+	p->want_hold = hold;
+	p->poked = true;
+	p->hold_result = 0;
+	pthread_cond_broadcast(&s->cond);
+	while (p->held != hold && !p->hold_result && !s->stopping && r != -ETIMEDOUT)
+		r = cond_wait_until(&s->cond, &s->lock, deadline);
+	r = p->held == hold ? 0 : p->hold_result ? p->hold_result : s->stopping ? -ECANCELED : -ETIMEDOUT;
+	if (r)
+		p->want_hold = p->held;
+	pthread_mutex_unlock(&s->lock);
+	if (!r)
+		return 0;
+	return err_set(err, r, "the guest was not %s within %u ms", hold ? "stopped" : "started", timeout_ms);
+}
+
+int ft_session_pause_guest(struct ft_session *s, uint32_t timeout_ms, struct ft_error *err)
+{
+	return guest_hold(s, true, timeout_ms, err);
+}
+
+int ft_session_resume_guest(struct ft_session *s, uint32_t timeout_ms, struct ft_error *err)
+{
+	return guest_hold(s, false, timeout_ms, err);
+}

@@ -1,1 +1,236 @@
 /* SPDX-License-Identifier: MIT */
+/* secondary.c - a secondary's life, its apply thread, and the orderly end of its connection.  See secondary.h. */
+#include "secondary.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+#include "clock.h"
+#include "err.h"
+#include "log.h"
+#include "thread.h"
+
+#define BYE_MS 200 /* an orderly end does not wait longer for room in the socket */
+
+/* ---- the link, used by another thread than ft-receive ---- */
+
+static bool link_get(struct secondary *c)
+{
+	bool there;
+
+	pthread_mutex_lock(&c->s->lock);
+	there = c->receiving;
+	c->link_users += there;
+	pthread_mutex_unlock(&c->s->lock);
+	return there;
+}
+
+static void link_put(struct secondary *c)
+{
+	pthread_mutex_lock(&c->s->lock);
+	c->link_users--;
+	pthread_cond_broadcast(&c->s->cond);
+	pthread_mutex_unlock(&c->s->lock);
+}
+
+/* ---- the end of a connection ---- */
+
+static void wait_received(struct secondary *c)
+{
+	struct ft_session *s = c->s;
+	bool join;
+
+	pthread_mutex_lock(&s->lock);
+	while (c->receiving)
+		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	join = c->receive_made;
+	c->receive_made = false;
+	pthread_mutex_unlock(&s->lock);
+	if (join)
+		pthread_join(c->receive_thread, NULL);
+}
+
+void secondary_end_connection(struct secondary *c, const char *why)
+{
+	if (link_get(c)) {
+		link_send_reason(c->link, FTW_BYE, FTW_CODE_STOPPED, why, deadline_in_ms(BYE_MS));
+		tp_cancel(c->link->conn);
+		link_put(c);
+	}
+	wait_received(c);
+}
+
+void secondary_wait_applied(struct secondary *c)
+{
+	struct ft_session *s = c->s;
+
+	pthread_mutex_lock(&s->lock);
+	while (c->apply_wanted || c->applying)
+		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- ft-apply ---- */
+
+int secondary_open_image(struct secondary *c, struct link *l, struct ft_error *err)
+{
+	uint64_t len;
+	void *image = standby_image(c->standby, &len); /* before the call: the order in which arguments are computed is free */
+
+	return tp_window_open(l->conn, FTW_WINDOW_IMAGE, image, len, err);
+}
+
+/* The image may be written again: say so, if the primary is still there. */
+static void answer_applied(struct secondary *c, uint64_t epoch)
+{
+	struct ft_session *s = c->s;
+	struct ft_error err = { 0 };
+	int r;
+
+	if (!link_get(c))
+		return;
+	r = secondary_open_image(c, c->link, &err);
+	if (!r)
+		r = link_send_mark(c->link, FTW_APPLIED, epoch, deadline_in_ms(SEND_MS), &err);
+	if (r) {
+		log_warn("secondary", "%s: applied of epoch %llu: %s", s->name, (unsigned long long)epoch, err.msg);
+		tp_cancel(c->link->conn);
+	}
+	link_put(c);
+}
+
+static void apply(struct secondary *c)
+{
+	struct ft_session *s = c->s;
+	uint64_t begun = now_ns(), pages, epoch, took;
+
+	pthread_mutex_lock(&c->standby_lock);
+	standby_begin_apply(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
+	pages = standby_apply_run(c->standby);
+	pthread_mutex_lock(&c->standby_lock);
+	standby_end_apply(c->standby);
+	epoch = standby_epoch_applied(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
+	took = now_ns() - begun;
+	stats_add(&s->stats, FT_METRIC_APPLY, took);
+	stats_add(&s->stats, FT_METRIC_APPLY_PAGES, pages);
+	stats_phase(&s->stats, PHASE_APPLY, took);
+	atomic_store(&s->epoch_applied, epoch);
+	session_tell(s, FT_EVENT_EPOCH, epoch);
+	answer_applied(c, epoch);
+}
+
+static void *apply_main(void *arg)
+{
+	struct secondary *c = arg;
+	struct ft_session *s = c->s;
+
+	pthread_mutex_lock(&s->lock);
+	for (;;) {
+		while (!c->apply_wanted && !c->quit)
+			cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+		if (!c->apply_wanted)
+			break;
+		c->applying = true;
+		c->apply_wanted = false;
+		pthread_mutex_unlock(&s->lock);
+		apply(c);
+		pthread_mutex_lock(&s->lock);
+		c->applying = false;
+		pthread_cond_broadcast(&s->cond);
+	}
+	pthread_mutex_unlock(&s->lock);
+	return NULL;
+}
+
+/* ---- life ---- */
+
+int secondary_create(struct ft_session *s, struct ft_error *err)
+{
+	struct secondary *c = calloc(1, sizeof(*c));
+
+	if (!c)
+		return err_set(err, -ENOMEM, "no memory for a session");
+	c->s = s;
+	pthread_mutex_init(&c->standby_lock, NULL);
+	s->secondary = c;
+	return 0;
+}
+
+int secondary_start(struct ft_session *s, struct ft_error *err)
+{
+	struct secondary *c = s->secondary;
+	struct tp_params params = { .lanes = TP_LANES_MAX };
+	struct standby_options opt = { .lanes = s->cfg.lanes, .state_max = s->cfg.state_max };
+	int r = standby_create(&c->standby, s->regions, &opt, err);
+
+	if (!r)
+		r = tp_listen(&c->listener, s->listen_uri, &params, err);
+	if (r)
+		return r;
+	session_event(s, EV_START, NULL);
+	r = thread_start(&c->apply_thread, "ft-apply", apply_main, c);
+	c->apply_made = r == 0;
+	if (!r)
+		r = thread_start(&c->accept_thread, "ft-accept", accept_main, c);
+	c->accept_made = r == 0;
+	if (r) {
+		secondary_join(s);
+		return err_sys(err, r, "cannot start a thread");
+	}
+	return 0;
+}
+
+void secondary_join(struct ft_session *s)
+{
+	struct secondary *c = s->secondary;
+
+	if (c->accept_made)
+		pthread_join(c->accept_thread, NULL);
+	secondary_end_connection(c, "the secondary was stopped");
+	secondary_wait_applied(c);
+	pthread_mutex_lock(&s->lock);
+	c->quit = true;
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+	if (c->apply_made)
+		pthread_join(c->apply_thread, NULL);
+	c->accept_made = c->apply_made = false;
+	tp_listener_close(c->listener);
+	c->listener = NULL;
+	session_event(s, EV_STOP, "stopped");
+}
+
+void secondary_destroy(struct ft_session *s)
+{
+	struct secondary *c = s->secondary;
+
+	if (!c)
+		return;
+	tp_listener_close(c->listener);
+	standby_destroy(c->standby);
+	pthread_mutex_destroy(&c->standby_lock);
+	free(c);
+	s->secondary = NULL;
+}
+
+void secondary_memory(struct ft_session *s, uint64_t *used, uint64_t *cap)
+{
+	struct secondary *c = s->secondary;
+
+	*used = *cap = 0;
+	if (!c->standby)
+		return;
+	pthread_mutex_lock(&c->standby_lock);
+	*used = standby_memory_bytes(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
+	*cap = s->regions->nr_pages * FT_PAGE_SIZE + 2 * s->cfg.state_max;
+}
+
+const char *secondary_address(struct ft_session *s)
+{
+	struct secondary *c = s->secondary;
+
+	return c->listener ? tp_listener_address(c->listener) : NULL;
+}

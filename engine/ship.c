@@ -1,1 +1,426 @@
 /* SPDX-License-Identifier: MIT */
+/* ship.c - the primary's two threads of a connection.
+ * ft-ship sends: slabs as writes and the records that tell them, then device state and commit.  ft-answer receives acks,
+ * sends heartbeats and notices when the secondary is silent or late.  Neither touches the guest.
+ *
+ * Must hold
+ *   - nothing of epoch n+1 is written before the secondary has applied n - credits + 1 (mirror: n): the receive image is still in use;
+ *   - commit(n) is sent after everything of n was sent, with the last number of each lane;
+ *   - output of n is let out only by ack(n) (promise 1). */
+#include "primary.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "clock.h"
+#include "digest.h"
+#include "err.h"
+#include "log.h"
+#include "thread.h"
+
+#define WRITE_PAGES_MAX (TP_WRITE_MAX / FT_PAGE_SIZE)
+#define APPLY_NS_PER_PAGE 50000 /* added to commit-timeout for applied: page faults cost 12 to 17 us on nested machines */
+#define IDLE_MS 100		/* ft-ship looks that often whether the connection is over */
+
+/* What ft-ship has sent of the epoch under way. */
+struct shipment {
+	uint64_t epoch; /* 0: none */
+	uint64_t nr_data, nr_zero, digest;
+	uint64_t first_ns, bytes;
+};
+
+static uint64_t send_deadline(const struct primary *p)
+{
+	struct ft_config cfg;
+
+	session_config(p->s, &cfg);
+	return deadline_in_ms(cfg.commit_timeout_ms);
+}
+
+/* ---- ft-ship ---- */
+
+static int wait_credit(struct primary *p, uint64_t epoch)
+{
+	struct ft_session *s = p->s;
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while (!r && epoch > p->applied + p->epoch_credits)
+		r = p->lost ? -ENOTCONN : cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+static int begin_epoch(struct primary *p, struct shipment *sh, uint64_t epoch)
+{
+	if (sh->epoch == epoch)
+		return 0;
+	*sh = (struct shipment){ .epoch = epoch };
+	if (wait_credit(p, epoch))
+		return -ENOTCONN;
+	sh->first_ns = now_ns();
+	return 0;
+}
+
+/* The lane of a slab.  During the full sync a page may be sent again while an older copy is still on its way: one lane keeps
+ * them in order.  Afterwards a page is sent once an epoch, and epochs are kept apart by the credit. */
+static uint32_t lane_of(const struct primary *p, const struct slab *slab)
+{
+	uint32_t data_lanes = p->link->lanes - 1;
+
+	return slab->epoch == 1 ? 1 : 1 + (uint32_t)((slab->page[0] / SLAB_PAGES) % data_lanes);
+}
+
+static int write_runs(struct primary *p, const struct slab *slab, uint32_t lane, uint64_t *ticket, struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	uint64_t deadline = send_deadline(p);
+
+	for (uint32_t i = 0; i < plan->nr_data_runs; i++) {
+		const struct page_run *run = &plan->data[i];
+
+		for (uint64_t done = 0; done < run->nr; done += WRITE_PAGES_MAX) {
+			uint64_t nr = run->nr - done < WRITE_PAGES_MAX ? run->nr - done : WRITE_PAGES_MAX;
+			struct iovec iov = {
+				.iov_base = slab->memory + (plan->data_slot[i] + done) * FT_PAGE_SIZE,
+				.iov_len = nr * FT_PAGE_SIZE,
+			};
+			int r = link_write(p->link, lane, FTW_WINDOW_IMAGE, (run->first + done) * FT_PAGE_SIZE, &iov, 1, ticket,
+					   deadline, err);
+
+			if (r)
+				return r;
+		}
+	}
+	return 0;
+}
+
+static int tell_runs(struct primary *p, uint32_t type, uint32_t lane, uint64_t epoch, const struct page_run *run, uint32_t count,
+		     uint64_t digest, struct ft_error *err)
+{
+	uint32_t seq;
+	void *buf;
+
+	if (!count)
+		return 0;
+	buf = link_begin(p->link, lane, &seq);
+	return link_end(p->link, lane, create_runs(buf, type, epoch, seq, run, count, digest), send_deadline(p), err);
+}
+
+static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *slab, struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	uint32_t lane = lane_of(p, slab);
+	uint64_t ticket = 0;
+	int r = begin_epoch(p, sh, slab->epoch);
+
+	if (r)
+		return r;
+	slab_plan(slab, p->plan);
+	r = write_runs(p, slab, lane, &ticket, err);
+	if (!r)
+		r = tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest, err);
+	if (!r)
+		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest, err);
+	if (!r && ticket)
+		r = tp_wait_completed(p->link->conn, lane, ticket, send_deadline(p), err);
+	if (r)
+		return r;
+	sh->nr_data += plan->nr_data;
+	sh->nr_zero += plan->nr_zero;
+	sh->digest += plan->data_digest + plan->zero_digest;
+	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE;
+	stats_count(&p->s->stats, FT_COUNTER_PAGES, plan->nr_data);
+	stats_count(&p->s->stats, FT_COUNTER_ZERO_PAGES, plan->nr_zero);
+	return 0;
+}
+
+static int ship_state(struct primary *p, const struct epoch_job *job, struct ft_error *err)
+{
+	uint64_t total = job->state.len, at = 0;
+
+	while (at < total) {
+		uint32_t len = (uint32_t)(total - at < FTW_STATE_PIECE_MAX ? total - at : FTW_STATE_PIECE_MAX), seq;
+		void *buf = link_begin(p->link, 1, &seq);
+		size_t n = create_device_state(buf, job->epoch, seq, total, at, job->state.buf + at, len);
+		int r = link_end(p->link, 1, n, send_deadline(p), err);
+
+		if (r)
+			return r;
+		at += len;
+	}
+	return 0;
+}
+
+static int send_commit(struct primary *p, const struct shipment *sh, const struct epoch_job *job, struct ft_error *err)
+{
+	struct commit c = {
+		.nr_data_pages = sh->nr_data,
+		.nr_zero_pages = sh->nr_zero,
+		.state_bytes = job->state.len,
+		.digest = sh->digest + digest_state(job->state.buf, job->state.len),
+		.lanes = p->link->lanes - 1,
+	};
+	uint32_t seq;
+	void *buf;
+
+	for (uint32_t i = 0; i < c.lanes; i++)
+		c.seq[i] = link_sent(p->link, i + 1);
+	buf = link_begin(p->link, 0, &seq);
+	return link_end(p->link, 0, create_commit(buf, job->epoch, seq, &c), send_deadline(p), err);
+}
+
+static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job *job, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	uint64_t now;
+	int r = begin_epoch(p, sh, job->epoch);
+
+	if (!r)
+		r = ship_state(p, job, err);
+	if (r)
+		return r;
+	/* before the commit can be answered: ft-answer takes the time of the ack from it */
+	now = now_ns();
+	pthread_mutex_lock(&s->lock);
+	job->sent_ns = now;
+	p->sent = job->epoch;
+	pthread_mutex_unlock(&s->lock);
+	atomic_store(&s->epoch_sent, job->epoch);
+	r = send_commit(p, sh, job, err);
+	if (r)
+		return r;
+	sh->bytes += job->state.len;
+	stats_add(&s->stats, FT_METRIC_SHIP, now - sh->first_ns);
+	stats_phase(&s->stats, PHASE_SHIP, now - sh->first_ns);
+	stats_add(&s->stats, FT_METRIC_ZERO_PAGES, sh->nr_zero);
+	stats_add(&s->stats, FT_METRIC_BYTES, sh->bytes);
+	return 0;
+}
+
+void *ship_main(void *arg)
+{
+	struct primary *p = arg;
+	struct shipment sh = { 0 };
+
+	while (!primary_lost(p)) {
+		struct work *w = (struct work *)queue_get(&p->to_ship, deadline_in_ms(IDLE_MS));
+		struct ft_error err = { 0 };
+		int r;
+
+		if (!w)
+			continue;
+		if (w->kind == WORK_SLAB) {
+			r = ship_slab(p, &sh, w->slab, &err);
+			queue_put(&p->free_slabs, &w->node);
+		} else {
+			r = ship_commit(p, &sh, w->job, &err);
+		}
+		if (r) {
+			err_prefix(&err, "sending epoch %llu to the secondary", (unsigned long long)sh.epoch);
+			primary_lose(p, FTW_CODE_NONE, &err);
+		}
+	}
+	return NULL;
+}
+
+/* ---- ft-answer ---- */
+
+static struct epoch_job *job_of_locked(struct primary *p, uint64_t epoch)
+{
+	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+		if (p->job[i].busy && p->job[i].epoch == epoch)
+			return &p->job[i];
+	return NULL;
+}
+
+static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	uint64_t now = now_ns(), cut_ns = 0, sent_ns = 0, acked;
+	struct epoch_job *job;
+
+	pthread_mutex_lock(&s->lock);
+	acked = p->acked;
+	job = epoch == acked + 1 && epoch <= p->sent ? job_of_locked(p, epoch) : NULL;
+	if (job) {
+		cut_ns = job->cut_ns;
+		sent_ns = job->sent_ns;
+		job->busy = false;
+		p->acked = epoch;
+		p->acked_ns = now;
+		p->acked_pages = job->nr_pages;
+		atomic_store(&s->epoch_acked, epoch);
+		pthread_cond_broadcast(&s->cond);
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (!job)
+		return err_set(err, -EPROTO, "ack of epoch %llu, expected %llu", (unsigned long long)epoch,
+			       (unsigned long long)acked + 1);
+	if (s->ops.output_release)
+		s->ops.output_release(s->user, epoch);
+	stats_count(&s->stats, FT_COUNTER_EPOCHS, 1);
+	stats_add(&s->stats, FT_METRIC_ACK, now - sent_ns);
+	stats_phase(&s->stats, PHASE_ACK, now - sent_ns);
+	stats_add(&s->stats, FT_METRIC_OUTPUT_DELAY, now_ns() - cut_ns);
+	session_tell(s, FT_EVENT_EPOCH, epoch);
+	return 0;
+}
+
+static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	uint64_t applied, took;
+
+	pthread_mutex_lock(&s->lock);
+	applied = p->applied;
+	took = now_ns() - p->acked_ns;
+	if (epoch == applied + 1 && epoch <= p->acked) {
+		p->applied = epoch;
+		atomic_store(&s->epoch_applied, epoch);
+		pthread_cond_broadcast(&s->cond);
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (epoch != applied + 1 || epoch > atomic_load(&s->epoch_acked))
+		return err_set(err, -EPROTO, "applied of epoch %llu, expected %llu", (unsigned long long)epoch,
+			       (unsigned long long)applied + 1);
+	stats_add(&s->stats, FT_METRIC_APPLIED, took);
+	stats_phase(&s->stats, PHASE_APPLY, took);
+	return 0;
+}
+
+struct answers {
+	uint64_t heard_ns, beat_ns; /* last record that came, last heartbeat sent */
+	uint64_t echo_ns;
+};
+
+static int on_goodbye(const struct record_head *head, struct cursor *body, struct ft_error *err)
+{
+	struct reason why;
+	int r = consume_reason(body, &why, err);
+
+	if (r)
+		return r;
+	return err_set(err, -ECONNRESET, "secondary %s: %.*s", head->type == FTW_BYE ? "ended" : "gave up",
+		       (int)why.reason_bytes, why.text);
+}
+
+static int on_record(struct primary *p, struct answers *a, uint32_t lane, const struct record_head *head, struct cursor *body,
+		     struct ft_error *err)
+{
+	struct heartbeat beat;
+	char name[24];
+	int r;
+
+	if (lane != 0)
+		return err_set(err, -EPROTO, "%s on data lane %u", record_name(head->type, name), lane);
+	switch (head->type) {
+	case FTW_ACK:
+		r = consume_epoch_mark(body, err);
+		return r ? r : on_ack(p, head->epoch, err);
+	case FTW_APPLIED:
+		r = consume_epoch_mark(body, err);
+		return r ? r : on_applied(p, head->epoch, err);
+	case FTW_HEARTBEAT:
+		r = consume_heartbeat(body, &beat, err);
+		a->echo_ns = beat.time_ns;
+		return r;
+	case FTW_BYE:
+	case FTW_ERROR:
+		return on_goodbye(head, body, err);
+	default:
+		if (head->type & FTW_OPTIONAL)
+			return 0;
+		return err_set(err, -EPROTO, "unexpected %s from the secondary", record_name(head->type, name));
+	}
+}
+
+static uint64_t silence_max_ns(const struct primary *p)
+{
+	return (uint64_t)p->heartbeat_ms * p->heartbeat_misses * NS_PER_MS;
+}
+
+/* A secondary that answers heartbeats but does not get on with its work is lost too. */
+static int check_late(struct primary *p, uint64_t now, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	const struct epoch_job *job;
+	const char *what = "acknowledge";
+	uint64_t since = 0, pages = 0, limit;
+
+	pthread_mutex_lock(&s->lock);
+	limit = s->cfg.commit_timeout_ms * NS_PER_MS;
+	job = p->acked < p->sent ? job_of_locked(p, p->acked + 1) : NULL;
+	if (p->applied < p->acked) {
+		what = "apply";
+		since = p->acked_ns;
+		pages = p->acked_pages;
+	} else if (job) {
+		since = job->sent_ns;
+	}
+	pthread_mutex_unlock(&s->lock);
+	limit += pages * APPLY_NS_PER_PAGE;
+	if (!since || now < since + limit)
+		return 0;
+	return err_set(err, -ETIMEDOUT, "the secondary is alive but did not %s an epoch within %llu ms (commit-timeout)", what,
+		       (unsigned long long)(limit / NS_PER_MS));
+}
+
+static int silent(const struct primary *p, uint64_t ns, struct ft_error *err)
+{
+	return err_set(err, -ETIMEDOUT, "no word from the secondary for %llu ms (%u heartbeats of %u ms)", (unsigned long long)(ns / NS_PER_MS),
+		       p->heartbeat_misses, p->heartbeat_ms);
+}
+
+/* A secondary that takes no heartbeat is silent as well: its credits and its socket's room are used up. */
+static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft_error *err)
+{
+	uint64_t now = now_ns(), limit = silence_max_ns(p), beat = p->heartbeat_ms * NS_PER_MS;
+
+	if (now >= a->beat_ns + beat) {
+		uint64_t deadline = a->heard_ns + limit > now + beat ? a->heard_ns + limit : now + beat;
+		int r = link_send_heartbeat(p->link, a->echo_ns, deadline, err);
+
+		if (r)
+			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
+		a->beat_ns = now;
+	}
+	/* judged only when nothing was waiting to be read: a machine that was stopped itself first reads what came meanwhile */
+	if (quiet && now - a->heard_ns > limit)
+		return silent(p, now - a->heard_ns, err);
+	return check_late(p, now, err);
+}
+
+void *answer_main(void *arg)
+{
+	struct primary *p = arg;
+	struct answers a = { .heard_ns = now_ns() };
+	struct ft_error err = { 0 };
+	uint32_t code = FTW_CODE_NONE;
+	int r = 0;
+
+	while (!r) {
+		struct record_head head;
+		struct cursor body;
+		const void *msg;
+		uint32_t lane;
+		size_t len;
+
+		r = link_receive(p->link, &lane, &head, &body, &msg, &len, a.beat_ns + p->heartbeat_ms * NS_PER_MS, &err);
+		if (r == 0) {
+			a.heard_ns = now_ns();
+			r = on_record(p, &a, lane, &head, &body, &err);
+			code = r == -EPROTO ? FTW_CODE_PROTOCOL : FTW_CODE_NONE;
+			if (!r)
+				r = keep_time(p, &a, false, &err);
+		} else if (r == -ETIMEDOUT) {
+			err_clear(&err);
+			r = keep_time(p, &a, true, &err);
+		} else {
+			code = r == -EPROTO ? FTW_CODE_PROTOCOL : FTW_CODE_NONE;
+			err_prefix(&err, "connection to the secondary");
+		}
+	}
+	primary_lose(p, code, &err);
+	return NULL;
+}

@@ -8,6 +8,7 @@
 
 /* Every point of the library, one a line; tools/checks/faultpoints compares with the sources. */
 static const char *const names[] = {
+	"bitmap/create",
 	"pool/alloc",
 	NULL,
 };

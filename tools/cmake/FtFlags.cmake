@@ -20,6 +20,9 @@ elseif(SANITIZE STREQUAL "thread")
 elseif(SANITIZE)
   message(FATAL_ERROR "SANITIZE is '${SANITIZE}'; it may be address, thread or empty")
 endif()
+if(FUZZ) # coverage of the library itself, or the fuzzer is blind
+  list(APPEND FT_SANITIZE_FLAGS -fsanitize=fuzzer-no-link)
+endif()
 target_compile_options(ft_flags INTERFACE ${FT_SANITIZE_FLAGS})
 target_link_options(ft_flags INTERFACE ${FT_SANITIZE_FLAGS})
 

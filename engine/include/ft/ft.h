@@ -99,7 +99,7 @@ struct ft_event {
 
 /* struct ft_vmm_ops - what the engine needs of a machine.
  *
- * Threads: callbacks marked [epoch] run on the session's epoch thread, [apply] on its apply thread,
+ * Threads: callbacks marked [epoch] run on the session's epoch thread, [accept] on a secondary's accept thread,
  * [caller] on the thread that called the ft_ function named there.  Callbacks of one session never run
  * at the same time, but for output_release and on_event, which may run beside any other.
  * A callback may call ft_dirty_add, ft_state_* and ft_session_status, nothing else of this header,
@@ -154,7 +154,7 @@ struct ft_vmm_ops {
 
 	/* -- secondary -- */
 
-	/* [apply] Optional.  The peer's identity (its ft_config.identity) is @identity; refuse it with a
+	/* [accept] Optional.  The peer's identity (its ft_config.identity) is @identity; refuse it with a
 	 * sentence that the other side prints.  Without it the two must be equal. */
 	int (*check_identity)(void *user, const char *identity, struct ft_error *err);
 
@@ -166,8 +166,12 @@ struct ft_vmm_ops {
 
 	/* -- both -- */
 
-	/* [any session thread] Optional.  Must not block and must not call ft_session_* but _status. */
+	/* [any session thread] Optional.  Must not block and must not call ft_session_* but _status and _cut. */
 	void (*on_event)(void *user, const struct ft_event *event);
+
+	/* [epoch] Optional, primary.  Stop the guest for the operator (@hold), for as long as he likes, or let it run
+	 * again.  Without it pause and resume serve. */
+	int (*guest_hold)(void *user, bool hold, struct ft_error *err);
 };
 
 /* ---- configuration ----------------------------------------------------------------------------- */
@@ -192,14 +196,14 @@ struct ft_config {
 	const char *identity; /* what must agree on both sides (machine type, version, devices); "" */
 	const char *record;   /* file that gets the protocol stream for ftdump; NULL: none */
 
-	uint32_t interval_ms;	     /* live; from resume to the next pause */
+	uint32_t interval_ms;	     /* live; from pause to pause; the guest runs for at least a quarter of it */
 	uint32_t lanes;		     /* ordered data lanes of the connection */
 	uint32_t heartbeat_ms;	     /* live */
 	uint32_t heartbeat_misses;   /* live; that many intervals without a word: the peer is lost */
 	uint32_t connect_timeout_ms; /* for one attempt, hello included */
 	uint32_t reconnect_ms;	     /* pause between attempts; 0: never again */
 	uint32_t suspect_ms;	     /* live; how long output stays held after a loss before ALONE */
-	uint32_t commit_timeout_ms;  /* commit to ack, and ack to applied; after it the peer is lost */
+	uint32_t commit_timeout_ms;  /* commit to ack, and (with 50 us a page more) ack to applied; then the peer is lost */
 	uint32_t pause_max_ms;	     /* live; a pause that would outlast it ends the protection, not the guest */
 	uint32_t sync_rounds_max;    /* live rounds of the full sync */
 	uint32_t sync_pause_ms;	     /* aim for the last pause of the full sync */
@@ -287,6 +291,9 @@ FT_API void ft_session_cut(struct ft_session *s);
 
 /* ft_session_set - change a setting marked FT_OPT_LIVE.  -EPERM: not changeable while running. */
 FT_API FT_MUST int ft_session_set(struct ft_session *s, const char *name, const char *value, struct ft_error *err);
+
+/* ft_session_get - a setting as it is now, as text into @buf; -ENOENT. */
+FT_API FT_MUST int ft_session_get(struct ft_session *s, const char *name, char *buf, size_t size);
 
 /* ft_session_pause_guest, ft_session_resume_guest - primary: stop the guest at an epoch border and keep it
  * stopped, still protected; let it run again.  Blocks until done or @timeout_ms.  Not from a callback. */
@@ -423,8 +430,10 @@ typedef int ft_control_command(void *user, const char *cmd, const struct json_t 
  * Starts one thread.  No session needs to be set yet. */
 FT_API FT_MUST int ft_control_open(struct ft_control **out, const char *path, ft_control_command *extra, void *user,
 				   struct ft_error *err);
-/* ft_control_set_session - the session that commands are for; NULL: none.  When it returns no command is using the old one. */
+/* ft_control_set_session - the session that commands are for; NULL: none.  When it returns no command is using the old one:
+ * it waits for those under way, so call ft_session_stop() first, which ends them.  Also from within @extra. */
 FT_API void ft_control_set_session(struct ft_control *c, struct ft_session *s);
+/* ft_control_close - end the thread, remove the socket.  Waits for commands under way, as above.  NULL is harmless. */
 FT_API void ft_control_close(struct ft_control *c);
 
 /* ---- logging ------------------------------------------------------------------------------------ */

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: MIT */
+/* failover.c - the promotion of a secondary, on its caller's thread: is it allowed, end the connection, finish the apply, load, run.
+ * Answers in every state (ft.h: enum ft_failover_outcome).  See secondary.h for what must hold. */
+#include "secondary.h"
+
+#include <errno.h>
+#include <string.h>
+
+#include "clock.h"
+#include "err.h"
+#include "log.h"
+#include "thread.h"
+
+/* What a failover would do in the present state. */
+static enum ft_failover_outcome may_promote(struct secondary *c, unsigned flags, enum ft_state *state, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	bool force = flags & FT_FAILOVER_FORCE, stale;
+	char reason[FT_ERROR_MAX];
+
+	pthread_mutex_lock(&s->lock);
+	*state = s->state;
+	stale = s->image_stale && c->complete;
+	memcpy(reason, s->reason, sizeof(reason));
+	pthread_mutex_unlock(&s->lock);
+	switch (*state) {
+	case FT_STATE_ACTIVE:
+		return FT_FAILOVER_ALREADY;
+	case FT_STATE_PROMOTING:
+		err_set(err, -EBUSY, "a failover is under way");
+		return FT_FAILOVER_BUSY;
+	case FT_STATE_REFUSED:
+		err_set(err, -EIO, "this standby cannot be used any more: %.300s", reason);
+		return FT_FAILOVER_FAILED;
+	case FT_STATE_STANDBY:
+		if (force)
+			return FT_FAILOVER_DONE;
+		err_set(err, -EBUSY, "the primary is connected and alive; --force takes over all the same, and then both may run");
+		return FT_FAILOVER_PEER_ALIVE;
+	case FT_STATE_STANDBY_SUSPECT:
+		return FT_FAILOVER_DONE;
+	case FT_STATE_IDLE:
+	case FT_STATE_WAITING:
+	case FT_STATE_STANDBY_SYNCING:
+		if (stale && force)
+			return FT_FAILOVER_DONE;
+		if (stale)
+			err_set(err, -ENODATA, "there is only an old image: the primary went on without it; --force takes it and loses what came since");
+		else
+			err_set(err, -ENODATA, "there is no complete image to go on from (state %s)", ft_state_name(*state));
+		return FT_FAILOVER_NO_IMAGE;
+	case FT_STATE_CONNECTING:
+	case FT_STATE_SYNCING:
+	case FT_STATE_PROTECTED:
+	case FT_STATE_SUSPECT:
+	case FT_STATE_ALONE:
+	case FT_STATE_FENCED:
+	case FT_STATE_COUNT:
+		break;
+	}
+	err_set(err, -EINVAL, "this side is not a secondary (state %s)", ft_state_name(*state));
+	return FT_FAILOVER_NOT_SECONDARY;
+}
+
+static uint64_t lap(uint64_t *mark)
+{
+	uint64_t now = now_ns(), took = now - *mark;
+
+	*mark = now;
+	return took;
+}
+
+static int promote(struct secondary *c, struct ft_failover_result *res, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	uint64_t begun = now_ns(), mark = begun, len;
+	const void *state;
+	int r;
+
+	secondary_end_connection(c, "the secondary is taking over");
+	res->stop_ns = lap(&mark);
+	secondary_wait_applied(c);
+	res->apply_ns = lap(&mark);
+	state = standby_state(c->standby, &len);
+	res->epoch = standby_epoch_image(c->standby);
+	r = s->ops.load_state(s->user, state, len, err);
+	res->load_ns = lap(&mark);
+	if (r) {
+		err_prefix(err, "loading the device state");
+	} else {
+		r = s->ops.activate(s->user, err);
+		res->activate_ns = lap(&mark);
+		if (r)
+			err_prefix(err, "starting the guest");
+	}
+	res->total_ns = mark - begun;
+	if (r) {
+		res->outcome = FT_FAILOVER_FAILED;
+		session_event(s, EV_UNUSABLE, err->msg);
+		return r;
+	}
+	pthread_mutex_lock(&s->lock);
+	s->generation = (c->generation > s->generation ? c->generation : s->generation) + 1;
+	pthread_mutex_unlock(&s->lock);
+	session_event(s, EV_PROMOTED, NULL);
+	return 0;
+}
+
+int secondary_failover(struct ft_session *s, unsigned flags, struct ft_failover_result *res, struct ft_error *err)
+{
+	struct secondary *c = s->secondary;
+	struct ft_error scratch = { 0 };
+	enum ft_state state;
+
+	if (!err)
+		err = &scratch;
+	do {
+		res->outcome = may_promote(c, flags, &state, err);
+		if (res->outcome == FT_FAILOVER_ALREADY) {
+			res->epoch = standby_epoch_image(c->standby);
+			return 0;
+		}
+		if (res->outcome != FT_FAILOVER_DONE)
+			return err->code;
+	} while (session_event_from(s, state, EV_FAILOVER, NULL) < 0);
+	err_clear(err);
+	return promote(c, res, err);
+}

@@ -1,0 +1,313 @@
+/* SPDX-License-Identifier: MIT */
+/* greet.c - ft-accept: who may be our primary.  A peer is examined step by step, each refusal with its reason (docs/protocol.md
+ * "Hello"); one that passes is answered and handed to ft-receive. */
+#include "secondary.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clock.h"
+#include "err.h"
+#include "log.h"
+#include "thread.h"
+
+#define HELLO_MS 3000 /* a peer that says nothing is sent away after that */
+#define ACCEPT_RETRY_MS 100
+
+/* ---- hello ---- */
+
+struct greeting {
+	struct link *link;
+	struct hello hello;
+	char identity[FT_IDENTITY_MAX];
+	struct region_entry *regions;
+	uint32_t nr_regions;
+	uint32_t code; /* of a refusal */
+};
+
+static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const char *fmt, ...) FT_PRINTF(4, 5);
+static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const char *fmt, ...)
+{
+	char text[FT_ERROR_MAX];
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	g->code = code;
+	return err_set(err, -ECONNREFUSED, "%s", text);
+}
+
+static int receive_typed(struct greeting *g, uint32_t type, struct cursor *body, uint64_t deadline, struct ft_error *err)
+{
+	struct record_head head;
+	const void *msg;
+	uint32_t lane;
+	size_t len;
+	char got[24], want[24];
+	int r = link_receive(g->link, &lane, &head, body, &msg, &len, deadline, err);
+
+	if (r)
+		return r == -ETIMEDOUT ? err_set(err, r, "no %s came within %u ms", record_name(type, want), HELLO_MS) : r;
+	if (head.type != type || lane != 0)
+		return refuse(g, FTW_CODE_PROTOCOL, err, "%s on lane %u instead of %s", record_name(head.type, got), lane,
+			      record_name(type, want));
+	return 0;
+}
+
+static int check_version(struct greeting *g, struct ft_error *err)
+{
+	const struct hello *h = &g->hello;
+
+	if (h->version_max < FTW_VERSION_MIN || h->version_min > FTW_VERSION_MAX)
+		return refuse(g, FTW_CODE_VERSION, err, "hello: version %u to %u, we speak %u to %u", h->version_min, h->version_max,
+			      FTW_VERSION_MIN, FTW_VERSION_MAX);
+	if (h->capabilities_needed)
+		return refuse(g, FTW_CODE_CAPABILITY, err, "hello: needs capabilities 0x%llx, which we do not have",
+			      (unsigned long long)h->capabilities_needed);
+	if (h->placement != FTW_PLACEMENT_MIRROR || h->mode != FTW_MODE_CHECKPOINT || h->page_bytes != FT_PAGE_SIZE)
+		return refuse(g, FTW_CODE_LAYOUT, err, "hello: placement %u, mode %u, page size %u; we have placement 1, mode 1, page size %u",
+			      h->placement, h->mode, h->page_bytes, FT_PAGE_SIZE);
+	return 0;
+}
+
+static int check_limits(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	struct ft_config cfg;
+
+	session_config(c->s, &cfg);
+	if (g->hello.state_max > cfg.state_max)
+		return refuse(g, FTW_CODE_LIMIT, err, "hello: device state of up to %llu octets, state-max here is %llu",
+			      (unsigned long long)g->hello.state_max, (unsigned long long)cfg.state_max);
+	if (g->hello.lanes != g->link->lanes - 1)
+		return refuse(g, FTW_CODE_PROTOCOL, err, "hello: %u data lanes, the connection has %u", g->hello.lanes, g->link->lanes - 1);
+	return 0;
+}
+
+static int check_identity(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	int r;
+
+	if (s->ops.check_identity) {
+		r = s->ops.check_identity(s->user, g->identity, err);
+		if (r)
+			g->code = FTW_CODE_IDENTITY;
+		return r;
+	}
+	if (strcmp(g->identity, s->identity) != 0)
+		return refuse(g, FTW_CODE_IDENTITY, err, "identity: the primary's machine is \"%.100s\", ours is \"%.100s\"", g->identity,
+			      s->identity);
+	return 0;
+}
+
+static int check_layout(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	const struct region_table *t = c->s->regions; /* constant on a secondary that was started */
+	int r = region_table_matches(t, g->regions, g->nr_regions, err);
+
+	if (r) {
+		g->code = FTW_CODE_LAYOUT;
+		return err_prefix(err, "memory layout");
+	}
+	if (g->hello.nr_pages != t->nr_pages)
+		return refuse(g, FTW_CODE_LAYOUT, err, "memory layout: page space of %llu pages, ours has %llu",
+			      (unsigned long long)g->hello.nr_pages, (unsigned long long)t->nr_pages);
+	return 0;
+}
+
+/* May this primary have us?  While a promotion is under way its outcome is awaited: it decides who runs. */
+static int check_role(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	char reason[FT_ERROR_MAX];
+	enum ft_state state;
+	uint64_t generation;
+	bool connected;
+
+	pthread_mutex_lock(&s->lock);
+	while (s->state == FT_STATE_PROMOTING && !s->stopping)
+		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	state = s->state;
+	generation = s->generation;
+	connected = c->receiving;
+	memcpy(reason, s->reason, sizeof(reason));
+	pthread_mutex_unlock(&s->lock);
+	if (state == FT_STATE_ACTIVE)
+		return refuse(g, FTW_CODE_ACTIVE, err, "this side was promoted and runs the machine (generation %llu)",
+			      (unsigned long long)generation);
+	if (state == FT_STATE_REFUSED)
+		return refuse(g, FTW_CODE_UNUSABLE, err, "this standby cannot be used any more: %.200s", reason);
+	if (connected && memcmp(g->hello.session, c->session_id, sizeof(c->session_id)) != 0)
+		return refuse(g, FTW_CODE_BUSY, err, "another primary is connected");
+	return 0;
+}
+
+/* Strings and entries of a record live in the link's buffer until the next one comes, so the identity is copied. */
+static int receive_hello(struct greeting *g, uint64_t deadline, struct ft_error *err)
+{
+	struct cursor body;
+	int r = receive_typed(g, FTW_HELLO, &body, deadline, err);
+
+	if (!r)
+		r = consume_hello(&body, &g->hello, err);
+	if (r)
+		return r;
+	if (g->hello.identity_bytes >= sizeof(g->identity))
+		return refuse(g, FTW_CODE_LIMIT, err, "hello: identity of %u octets, at most %zu are taken", g->hello.identity_bytes,
+			      sizeof(g->identity) - 1);
+	memcpy(g->identity, g->hello.identity, g->hello.identity_bytes);
+	g->identity[g->hello.identity_bytes] = '\0';
+	return 0;
+}
+
+static int receive_regions(struct greeting *g, uint64_t deadline, struct ft_error *err)
+{
+	struct cursor body;
+	int r = receive_typed(g, FTW_REGIONS, &body, deadline, err);
+
+	return r ? r : consume_regions(&body, g->regions, FT_REGIONS_MAX, &g->nr_regions, err);
+}
+
+static int examine(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	uint64_t deadline = deadline_in_ms(HELLO_MS);
+	int r = receive_hello(g, deadline, err);
+
+	if (!r)
+		r = check_version(g, err);
+	if (!r)
+		r = check_role(c, g, err);
+	if (!r)
+		r = check_limits(c, g, err);
+	if (!r)
+		r = check_identity(c, g, err);
+	if (!r)
+		r = receive_regions(g, deadline, err);
+	if (!r)
+		r = check_layout(c, g, err);
+	return r;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+	return a > b ? a : b;
+}
+
+static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	struct ft_config cfg;
+	struct hello_ack ack = { .version = FTW_VERSION_MAX, .placement = FTW_PLACEMENT_MIRROR, .epoch_credits = 1 };
+	uint32_t seq;
+	void *buf;
+	int r;
+
+	session_config(s, &cfg);
+	c->heartbeat_ms = ack.heartbeat_ms = larger(cfg.heartbeat_ms, g->hello.heartbeat_ms);
+	c->heartbeat_misses = ack.heartbeat_misses = larger(cfg.heartbeat_misses, g->hello.heartbeat_misses);
+	ack.generation = s->generation;
+	ack.epoch_committed = standby_epoch_committed(c->standby);
+	memcpy(c->session_id, g->hello.session, sizeof(c->session_id));
+	c->generation = g->hello.generation;
+	pthread_mutex_lock(&c->standby_lock);
+	standby_connect(c->standby, g->hello.lanes);
+	standby_restart(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
+	r = secondary_open_image(c, g->link, err);
+	if (r)
+		return r;
+	buf = link_begin(g->link, 0, &seq);
+	return link_end(g->link, 0, create_hello_ack(buf, seq, &ack), deadline_in_ms(SEND_MS), err);
+}
+
+static int begin_receiving(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	int r;
+
+	atomic_store(&s->epoch_acked, 0);
+	atomic_store(&s->epoch_applied, 0);
+	atomic_store(&s->epoch_running, 1);
+	session_event(s, EV_HELLO_OK, NULL);
+	if (session_state(s) != FT_STATE_STANDBY_SYNCING) /* stopped or promoted in between */
+		return err_set(err, -ECANCELED, "the secondary is %s", ft_state_name(session_state(s)));
+	pthread_mutex_lock(&s->lock);
+	c->link = g->link;
+	c->bye = false;
+	c->receiving = c->receive_made = true;
+	snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(g->link->conn));
+	pthread_mutex_unlock(&s->lock);
+	r = thread_start(&c->receive_thread, "ft-receive", receive_main, c);
+	if (!r)
+		return 0;
+	pthread_mutex_lock(&s->lock);
+	c->receiving = c->receive_made = false;
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+	session_event_from(s, FT_STATE_STANDBY_SYNCING, EV_PEER_LOST, "cannot start a thread");
+	return err_sys(err, r, "cannot start a thread");
+}
+
+static void turn_away(struct secondary *c, struct greeting *g, int r, struct ft_error *err)
+{
+	uint32_t code = g->code;
+
+	if (code == FTW_CODE_NONE && r == -EPROTO)
+		code = FTW_CODE_PROTOCOL;
+	stats_count(&c->s->stats, FT_COUNTER_REFUSALS, 1);
+	log_warn("secondary", "%s: refused %s: %s", c->s->name, tp_peer(g->link->conn), err->msg);
+	if (code != FTW_CODE_NONE)
+		link_send_reason(g->link, FTW_REFUSE, code, err->msg, deadline_in_ms(SEND_MS));
+	link_destroy(g->link);
+}
+
+static void greet(struct secondary *c, struct greeting *g)
+{
+	struct ft_error err = { 0 };
+	int r = examine(c, g, &err);
+
+	if (!r) {
+		/* the same primary again, before we noticed that its old connection is gone; and the last apply must be done */
+		secondary_end_connection(c, "the same primary connected again");
+		secondary_wait_applied(c);
+		r = answer_hello(c, g, &err);
+	}
+	if (!r)
+		r = begin_receiving(c, g, &err);
+	if (r)
+		turn_away(c, g, r, &err);
+}
+
+/* ---- ft-accept ---- */
+
+void *accept_main(void *arg)
+{
+	struct secondary *c = arg;
+	struct ft_session *s = c->s;
+	struct greeting *g = calloc(1, sizeof(*g));
+	struct region_entry *entries = calloc(FT_REGIONS_MAX, sizeof(*entries));
+
+	while (g && entries && !session_stopping(s)) {
+		struct ft_error err = { 0 };
+		struct tp_conn *conn;
+		int r = tp_accept(c->listener, &conn, DEADLINE_NEVER, s->stop_fd, &err);
+
+		memset(g, 0, sizeof(*g));
+		g->regions = entries;
+		if (!r)
+			r = link_create(&g->link, conn, s->recording, &err);
+		if (!r) {
+			greet(c, g);
+		} else if (r != -ECANCELED) {
+			log_warn("secondary", "%s: accept: %s", s->name, err.msg);
+			session_sleep(s, deadline_in_ms(ACCEPT_RETRY_MS), NULL);
+		}
+	}
+	free(entries);
+	free(g);
+	return NULL;
+}

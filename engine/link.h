@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* link.h - records over a transport connection: numbers them per lane, keeps them in order, records them.
+ * link_begin/link_end: any thread, one lane at a time.  link_receive: the receive thread only. */
+#ifndef FT_LINK_H
+#define FT_LINK_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include "codec.h"
+#include "recording.h"
+#include "transport.h"
+
+struct link_lane {
+	pthread_mutex_t lock;	       /* one record is made and sent at a time; rank: leaf but for the transport */
+	uint32_t sent;		       /* guarded by lock: seq of the last record */
+	uint8_t buf[FTW_RECORD_MAX];   /* guarded by lock */
+	uint32_t received;	       /* receive thread only */
+};
+
+struct link {
+	struct tp_conn *conn;
+	struct recording *recording; /* may be NULL; the session's */
+	uint32_t connection;	     /* its number there */
+	uint32_t lanes;		     /* lane 0 included */
+	struct link_lane *lane;
+	uint8_t *in;		     /* receive thread: the message that link_receive() gave last */
+	_Atomic uint64_t duplicates; /* records that came twice and were dropped */
+};
+
+/* link_create - takes over @conn (closed by link_destroy, also when this fails). */
+int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err);
+void link_destroy(struct link *l); /* no thread may be inside; NULL is harmless */
+
+/* link_begin - lock the lane; returns its buffer, *@seq is the number that the record must carry.  Then create_X(), then link_end(). */
+void *link_begin(struct link *l, uint32_t lane, uint32_t *seq);
+int link_end(struct link *l, uint32_t lane, size_t len, uint64_t deadline, struct ft_error *err);
+uint32_t link_sent(struct link *l, uint32_t lane);
+
+int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
+	       uint64_t *ticket, uint64_t deadline, struct ft_error *err);
+
+/* link_receive - the next record that is not a repetition.  @body is inside of *@msg, both valid until the next call.
+ * Checked: head, padding, sequence (a gap is -EPROTO).  -ETIMEDOUT: none before @deadline. */
+int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struct cursor *body, const void **msg, size_t *len,
+		 uint64_t deadline, struct ft_error *err);
+
+/* Small records of lane 0 that both sides send. */
+int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err);
+int link_send_mark(struct link *l, uint32_t type, uint64_t epoch, uint64_t deadline, struct ft_error *err);
+int link_send_reason(struct link *l, uint32_t type, uint32_t code, const char *text, uint64_t deadline);
+
+#endif

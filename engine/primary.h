@@ -1,0 +1,111 @@
+/* SPDX-License-Identifier: MIT */
+/* primary.h - what primary.c (connections), epoch.c (one epoch) and ship.c (sending, answers) share.  Private.
+ *
+ * Threads
+ *   ft-epoch  lives with the session: connects, syncs, runs epochs, handles losses; the only one that calls the VMM
+ *             (but for output_release) and the only one that changes the state
+ *   ft-ship   lives with a connection: takes slabs and commits from the queue and sends them
+ *   ft-answer lives with a connection: receives acks, sends heartbeats, watches the clock
+ *
+ * A slab is at any time in exactly one place: the free queue, the hands of ft-epoch, the ship queue, the hands of ft-ship. */
+#ifndef FT_PRIMARY_H
+#define FT_PRIMARY_H
+
+#include "bitmap.h"
+#include "capture.h"
+#include "link.h"
+#include "pool.h"
+#include "queue.h"
+#include "session.h"
+
+#define EPOCH_JOBS 2u /* epochs captured and not yet acknowledged: one on its way, one waiting for credit */
+
+struct work {
+	struct cds_wfcq_node node; /* first: a queue item is the work */
+	enum work_kind { WORK_SLAB, WORK_COMMIT } kind;
+	struct slab *slab;	   /* WORK_SLAB */
+	struct epoch_job *job;	   /* WORK_COMMIT */
+};
+
+struct epoch_job {
+	struct work work;
+	struct ft_state_sink state; /* device state; reserved once, made real as it is used */
+	uint64_t epoch;
+	uint64_t cut_ns;	    /* when the guest was paused for it */
+	uint64_t nr_pages;	    /* captured, zero pages included */
+	uint64_t sent_ns;	    /* commit sent */
+	bool busy;		    /* guarded by session lock: captured, not acknowledged */
+};
+
+struct primary {
+	struct ft_session *s;
+	pthread_t thread;
+	bool thread_made;
+	uint8_t session_id[16];
+
+	/* made at start */
+	struct pool *pool;
+	struct slab **slab;
+	struct work *slab_work;
+	uint32_t nr_slabs;
+	struct stage_queue free_slabs; /* ft-ship and ft-epoch put, ft-epoch gets */
+	struct stage_queue to_ship;    /* ft-epoch puts, ft-ship gets (ft-epoch once ft-ship has ended) */
+	struct epoch_job job[EPOCH_JOBS];
+
+	/* epoch thread only */
+	const struct region_table *regions; /* of this connection */
+	struct bitmap *dirty;		    /* pages to send that are not captured yet */
+	uint64_t next_epoch;
+	uint64_t resumed_ns, paused_ns; /* of the last epoch */
+	bool output_held;		/* output_cut was called and not everything was let out since */
+	bool tracking;
+	uint64_t suspect_until_ns;
+	char loss[FT_ERROR_MAX]; /* why the last connection ended */
+
+	/* one connection */
+	struct link *link;
+	pthread_t ship_thread, answer_thread;
+	uint32_t epoch_credits; /* from hello-ack */
+	uint32_t heartbeat_ms, heartbeat_misses;
+	struct slab_plan *plan; /* ship thread only */
+
+	/* guarded by s->lock */
+	bool lost;		    /* the connection is over */
+	struct ft_error loss_error; /* its first cause */
+	uint64_t acked, applied, sent; /* epochs of this connection */
+	uint64_t acked_ns, acked_pages; /* of the last ack: when, and how much there is to apply */
+	uint64_t regions_wanted, regions_used; /* counters of the table's changes; used 0: none in use */
+	bool cut_now;		    /* ft_session_cut, ft_session_checkpoint */
+	bool want_hold;		    /* the operator wants the guest stopped */
+	bool held;		    /* and so it is */
+	bool poked;		    /* want_hold changed: look at once */
+	int hold_result;
+};
+
+/* -- hello.c: epoch thread -- */
+/* handshake - one attempt.  On success p->link is set and the region table is in use until leave_regions().  -EOWNERDEAD: the other
+ * side runs the machine. */
+int handshake(struct primary *p, uint64_t deadline, struct ft_error *err);
+void leave_regions(struct primary *p);
+
+/* -- protect.c -- */
+void *epoch_main(void *primary);
+/* primary_lose - the connection is over, for this reason (the first one counts).  @code other than FTW_CODE_NONE is told to the peer.
+ * Any thread that holds no lock. */
+void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why);
+bool primary_lost(struct primary *p);
+/* primary_wait - with s->lock held: like cond_wait_until, but -ENOTCONN when the connection is lost, -ECANCELED when stopping. */
+int primary_wait_locked(struct primary *p, uint64_t deadline);
+
+/* -- epoch.c: epoch thread -- */
+/* sync_run - full sync up to and including the first epoch's capture.  0 or negative (the connection is lost). */
+int sync_run(struct primary *p);
+int epoch_run(struct primary *p);
+/* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free. */
+int epoch_wait(struct primary *p);
+
+/* -- ship.c -- */
+void *ship_main(void *primary);
+void *answer_main(void *primary);
+
+#endif

@@ -1,0 +1,360 @@
+/* SPDX-License-Identifier: MIT */
+/* protect.c - what ft-epoch does: connect, serve, loss, suspicion, going on alone, connecting again.
+ *
+ * Must hold
+ *   - whatever happens to the connection, the guest runs, but in FENCED or when the operator stopped it (promise 8);
+ *   - output that no ack covers is let out only by ALONE, IDLE or a new session that the standby accepted: see state.c. */
+#include "primary.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "clock.h"
+#include "err.h"
+#include "log.h"
+#include "thread.h"
+
+#define SUSPECT_RETRY_MS 50 /* a secondary that is still there is found again before output was held for long */
+#define BYE_MS 200	    /* how long an orderly end may wait for room in the socket */
+
+/* ---- the end of a connection ---- */
+
+/* True for the first cause; the others follow from it. */
+static bool mark_lost(struct primary *p, const struct ft_error *why)
+{
+	struct ft_session *s = p->s;
+	bool first;
+
+	pthread_mutex_lock(&s->lock);
+	first = !p->lost;
+	p->lost = true;
+	if (first)
+		p->loss_error = *why;
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+	return first;
+}
+
+void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why)
+{
+	if (!mark_lost(p, why))
+		return;
+	log_warn("primary", "%s: %s", p->s->name, why->msg);
+	if (code != FTW_CODE_NONE)
+		link_send_reason(p->link, FTW_ERROR, code, why->msg, deadline_in_ms(BYE_MS));
+	tp_cancel(p->link->conn);
+}
+
+static void say_goodbye(struct primary *p)
+{
+	struct ft_error why = { 0 };
+
+	err_set(&why, -ECANCELED, "stopped");
+	if (!mark_lost(p, &why))
+		return;
+	link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary", deadline_in_ms(BYE_MS));
+	tp_cancel(p->link->conn);
+}
+
+bool primary_lost(struct primary *p)
+{
+	bool lost;
+
+	pthread_mutex_lock(&p->s->lock);
+	lost = p->lost;
+	pthread_mutex_unlock(&p->s->lock);
+	return lost;
+}
+
+int primary_wait_locked(struct primary *p, uint64_t deadline)
+{
+	struct ft_session *s = p->s;
+
+	if (p->lost)
+		return -ENOTCONN;
+	if (s->stopping)
+		return -ECANCELED;
+	if (cond_wait_until(&s->cond, &s->lock, deadline) == -ETIMEDOUT)
+		return -ETIMEDOUT;
+	return p->lost ? -ENOTCONN : s->stopping ? -ECANCELED : 0;
+}
+
+/* ---- output ---- */
+
+static void release_all(struct primary *p)
+{
+	struct ft_session *s = p->s;
+
+	p->output_held = false;
+	if (s->ops.output_release)
+		s->ops.output_release(s->user, UINT64_MAX);
+}
+
+static void stop_guest(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_error err = { 0 };
+
+	if (s->ops.pause(s->user, &err))
+		log_error("primary", "%s: fenced, but the guest does not stop: %s", s->name, err.msg);
+	atomic_store(&s->guest_paused, true);
+	if (s->ops.output_drop)
+		s->ops.output_drop(s->user);
+}
+
+static void change(struct primary *p, enum state_event event, const char *reason)
+{
+	int actions = session_event(p->s, event, reason);
+
+	if (actions < 0)
+		return;
+	if (actions & ACT_RELEASE_OUTPUT)
+		release_all(p);
+	if (actions & ACT_STOP_GUEST)
+		stop_guest(p);
+}
+
+/* ---- one connection ---- */
+
+static void reset_connection(struct primary *p)
+{
+	struct ft_session *s = p->s;
+
+	pthread_mutex_lock(&s->lock);
+	p->lost = false;
+	err_clear(&p->loss_error);
+	p->acked = p->applied = p->sent = 0;
+	p->cut_now = false;
+	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+		p->job[i].busy = false;
+	pthread_mutex_unlock(&s->lock);
+	p->next_epoch = 1;
+	p->paused_ns = p->resumed_ns = now_ns();
+	atomic_store(&s->epoch_running, 1);
+	atomic_store(&s->epoch_sent, 0);
+	atomic_store(&s->epoch_acked, 0);
+	atomic_store(&s->epoch_applied, 0);
+}
+
+static int wait_first_ack(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while (p->acked < 1 && !r)
+		r = primary_wait_locked(p, DEADLINE_NEVER);
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+/* The operator's pause: an epoch is cut, then the guest stays where it is. */
+static int hold_guest(struct primary *p, bool hold, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	int r;
+
+	if (s->ops.guest_hold)
+		r = s->ops.guest_hold(s->user, hold, err);
+	else
+		r = hold ? s->ops.pause(s->user, err) : s->ops.resume(s->user, err);
+	if (!r)
+		atomic_store(&s->guest_paused, hold);
+	return r;
+}
+
+static void serve_hold(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_error err = { 0 };
+	bool want, held;
+	int r;
+
+	pthread_mutex_lock(&s->lock);
+	want = p->want_hold;
+	held = p->held;
+	p->poked = false;
+	pthread_mutex_unlock(&s->lock);
+	if (want == held)
+		return;
+	r = hold_guest(p, want, &err);
+	if (r)
+		log_error("primary", "%s: %s", s->name, err.msg);
+	pthread_mutex_lock(&s->lock);
+	p->hold_result = r;
+	if (r)
+		p->want_hold = held;
+	else
+		p->held = want;
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+}
+
+static void epochs(struct primary *p)
+{
+	if (sync_run(p) || wait_first_ack(p))
+		return;
+	change(p, EV_FIRST_COMMIT, NULL);
+	while (epoch_wait(p) == 0) {
+		if (!atomic_load(&p->s->guest_paused) && epoch_run(p))
+			return;
+		serve_hold(p);
+	}
+}
+
+/* What was not sent goes back to the free slabs; ft-ship has ended. */
+static void reclaim(struct primary *p)
+{
+	struct cds_wfcq_node *node;
+
+	while ((node = queue_get(&p->to_ship, 0))) {
+		struct work *w = (struct work *)node;
+
+		if (w->kind == WORK_SLAB)
+			queue_put(&p->free_slabs, &w->node);
+	}
+}
+
+static void serve(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct link *link = p->link;
+	struct ft_error err = { 0 };
+	bool shipping, answering;
+	int r;
+
+	r = thread_start(&p->ship_thread, "ft-ship", ship_main, p);
+	shipping = r == 0;
+	if (!r)
+		r = thread_start(&p->answer_thread, "ft-answer", answer_main, p);
+	answering = r == 0;
+	if (r) {
+		err_sys(&err, r, "cannot start a thread");
+		primary_lose(p, FTW_CODE_MEMORY, &err);
+	} else {
+		epochs(p);
+	}
+	if (session_stopping(s))
+		say_goodbye(p);
+	if (shipping)
+		pthread_join(p->ship_thread, NULL);
+	if (answering)
+		pthread_join(p->answer_thread, NULL);
+	reclaim(p);
+	stats_count(&s->stats, FT_COUNTER_DUPLICATES, atomic_load(&link->duplicates));
+	pthread_mutex_lock(&s->lock);
+	p->link = NULL;
+	memcpy(p->loss, p->loss_error.msg, sizeof(p->loss));
+	s->peer[0] = '\0';
+	pthread_mutex_unlock(&s->lock);
+	link_destroy(link);
+	leave_regions(p);
+}
+
+static void stop_tracking(struct primary *p)
+{
+	if (p->tracking && p->s->ops.track_stop)
+		p->s->ops.track_stop(p->s->user);
+	p->tracking = false;
+}
+
+/* Nothing to do until @deadline but what the operator wants. */
+static void idle(struct primary *p, uint64_t deadline)
+{
+	session_sleep(p->s, deadline, &p->poked);
+	serve_hold(p);
+}
+
+static void after_loss(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_config cfg;
+
+	stats_count(&s->stats, FT_COUNTER_LOSSES, 1);
+	session_config(s, &cfg);
+	p->suspect_until_ns = deadline_in_ms(cfg.suspect_ms);
+	if (p->output_held) {
+		change(p, EV_PEER_LOST_HELD, p->loss); /* ask the secondary again at once: nothing leaves until we know */
+		return;
+	}
+	change(p, EV_PEER_LOST, p->loss);
+	stop_tracking(p);
+	idle(p, cfg.reconnect_ms ? deadline_in_ms(cfg.reconnect_ms) : DEADLINE_NEVER);
+}
+
+/* ---- between connections ---- */
+
+/* How long an attempt may take: in SUSPECT no longer than until output is let go. */
+static uint64_t attempt_deadline(struct primary *p, const struct ft_config *cfg)
+{
+	uint64_t deadline = deadline_in_ms(cfg->connect_timeout_ms);
+
+	if (session_state(p->s) == FT_STATE_SUSPECT && cfg->on_loss == FT_ON_LOSS_CONTINUE && p->suspect_until_ns < deadline)
+		return p->suspect_until_ns;
+	return deadline;
+}
+
+static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
+{
+	struct ft_session *s = p->s;
+	char reason[2 * FT_ERROR_MAX + 16];
+	struct ft_config cfg;
+	uint64_t until;
+
+	session_config(s, &cfg);
+	snprintf(reason, sizeof(reason), "%s%s%s", p->loss, *p->loss ? "; tried again: " : "", why->msg);
+	reason[FT_ERROR_MAX - 1] = '\0';
+	if (session_state(s) == FT_STATE_SUSPECT) {
+		if (cfg.on_loss == FT_ON_LOSS_CONTINUE && now_ns() >= p->suspect_until_ns) {
+			change(p, EV_SUSPECT_OVER, reason);
+			stop_tracking(p);
+		} else {
+			session_reason(s, reason);
+		}
+		until = deadline_in_ms(SUSPECT_RETRY_MS);
+	} else {
+		session_reason(s, reason);
+		until = cfg.reconnect_ms ? deadline_in_ms(cfg.reconnect_ms) : DEADLINE_NEVER;
+	}
+	idle(p, until);
+}
+
+static void attempt(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_error err = { 0 };
+	struct ft_config cfg;
+	int r;
+
+	session_config(s, &cfg);
+	r = handshake(p, attempt_deadline(p, &cfg), &err);
+	if (r == -EOWNERDEAD) {
+		change(p, EV_PEER_ACTIVE, err.msg);
+		return;
+	}
+	if (r) {
+		wait_for_next_attempt(p, &err);
+		return;
+	}
+	if (*p->loss)
+		stats_count(&s->stats, FT_COUNTER_RECONNECTS, 1);
+	reset_connection(p);
+	change(p, EV_HELLO_OK, NULL);
+	serve(p);
+	if (!session_stopping(s))
+		after_loss(p);
+}
+
+void *epoch_main(void *arg)
+{
+	struct primary *p = arg;
+	struct ft_session *s = p->s;
+
+	while (!session_stopping(s) && session_state(s) != FT_STATE_FENCED)
+		attempt(p);
+	stop_tracking(p);
+	session_sleep(s, DEADLINE_NEVER, NULL); /* FENCED: until the end */
+	change(p, EV_STOP, "stopped");
+	return NULL;
+}

@@ -1,0 +1,244 @@
+/* SPDX-License-Identifier: MIT */
+/* receive.c - ft-receive: the records of one primary, until it is lost.  See secondary.h for what must hold. */
+#include "secondary.h"
+
+#include <errno.h>
+
+#include "clock.h"
+#include "err.h"
+#include "log.h"
+#include "thread.h"
+
+struct reception {
+	uint64_t heard_ns, beat_ns, echo_ns;
+	uint64_t epoch_ns; /* first record of the epoch under way, 0 none */
+};
+
+static int committed(struct secondary *c, struct reception *rx, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	uint64_t epoch;
+	int r;
+
+	tp_window_close(c->link->conn, FTW_WINDOW_IMAGE);
+	pthread_mutex_lock(&c->standby_lock);
+	epoch = standby_epoch_committed(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
+	pthread_mutex_lock(&s->lock);
+	c->complete = true;
+	s->image_stale = false;
+	pthread_mutex_unlock(&s->lock);
+	atomic_store(&s->epoch_acked, epoch);
+	atomic_store(&s->epoch_running, epoch + 1);
+	session_event_from(s, FT_STATE_STANDBY_SYNCING, EV_FIRST_COMMIT, NULL);
+	stats_count(&s->stats, FT_COUNTER_EPOCHS, 1);
+	stats_add(&s->stats, FT_METRIC_RECEIVE, now_ns() - rx->epoch_ns);
+	stats_phase(&s->stats, PHASE_RECEIVE, now_ns() - rx->epoch_ns);
+	rx->epoch_ns = 0;
+	r = link_send_mark(c->link, FTW_ACK, epoch, deadline_in_ms(SEND_MS), err);
+	/* applied also when the ack cannot be sent: the epoch is committed */
+	pthread_mutex_lock(&s->lock);
+	c->apply_wanted = true;
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+static int on_page_record(struct secondary *c, struct reception *rx, uint32_t lane, const void *msg, size_t len,
+			  struct ft_error *err)
+{
+	enum standby_event event = STANDBY_NOTHING;
+	int r;
+
+	if (!rx->epoch_ns)
+		rx->epoch_ns = now_ns();
+	pthread_mutex_lock(&c->standby_lock);
+	r = standby_consume(c->standby, lane, msg, len, &event, err);
+	pthread_mutex_unlock(&c->standby_lock);
+	if (r)
+		return r;
+	return event == STANDBY_COMMITTED ? committed(c, rx, err) : 0;
+}
+
+static int on_sync_progress(struct secondary *c, const struct record_head *head, struct cursor *body, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	struct sync_progress sp;
+	int r = consume_sync_progress(body, &sp, err);
+
+	if (r)
+		return r;
+	atomic_store(&s->sync_round, sp.round);
+	atomic_store(&s->sync_done, sp.pages_done);
+	atomic_store(&s->sync_total, sp.pages_total);
+	session_tell(s, FT_EVENT_SYNC, head->epoch);
+	return 0;
+}
+
+static int on_goodbye(struct secondary *c, const struct record_head *head, struct cursor *body, struct ft_error *err)
+{
+	struct reason why;
+	int r = consume_reason(body, &why, err);
+
+	if (r)
+		return r;
+	if (head->type == FTW_BYE) {
+		pthread_mutex_lock(&c->s->lock);
+		c->bye = true;
+		pthread_mutex_unlock(&c->s->lock);
+	}
+	return err_set(err, -ECONNRESET, "primary %s: %.*s", head->type == FTW_BYE ? "ended" : "gave up", (int)why.reason_bytes,
+		       why.text);
+}
+
+static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, const struct record_head *head, struct cursor *body,
+		     const void *msg, size_t len, struct ft_error *err)
+{
+	struct heartbeat beat;
+	char name[24];
+	int r;
+
+	switch (head->type) {
+	case FTW_NOTIFY_WRITE:
+	case FTW_ZERO_PAGES:
+	case FTW_DEVICE_STATE:
+	case FTW_COMMIT:
+		return on_page_record(c, rx, lane, msg, len, err);
+	case FTW_HEARTBEAT:
+		r = consume_heartbeat(body, &beat, err);
+		rx->echo_ns = beat.time_ns;
+		return r;
+	case FTW_SYNC_PROGRESS:
+		return on_sync_progress(c, head, body, err);
+	case FTW_BYE:
+	case FTW_ERROR:
+		return on_goodbye(c, head, body, err);
+	default:
+		if (head->type & FTW_OPTIONAL)
+			return 0;
+		return err_set(err, -EPROTO, "unexpected %s from the primary", record_name(head->type, name));
+	}
+}
+
+static int silent(const struct secondary *c, uint64_t ns, struct ft_error *err)
+{
+	return err_set(err, -ETIMEDOUT, "no word from the primary for %llu ms (%u heartbeats of %u ms)", (unsigned long long)(ns / NS_PER_MS),
+		       c->heartbeat_misses, c->heartbeat_ms);
+}
+
+/* A primary that takes no heartbeat is silent as well: its credits and its socket's room are used up. */
+static int keep_time(struct secondary *c, struct reception *rx, bool quiet, struct ft_error *err)
+{
+	uint64_t now = now_ns(), beat = c->heartbeat_ms * NS_PER_MS, limit = beat * c->heartbeat_misses;
+
+	if (now >= rx->beat_ns + beat) {
+		uint64_t deadline = rx->heard_ns + limit > now + beat ? rx->heard_ns + limit : now + beat;
+		int r = link_send_heartbeat(c->link, rx->echo_ns, deadline, err);
+
+		if (r)
+			return r == -ETIMEDOUT ? silent(c, now_ns() - rx->heard_ns, err) : r;
+		rx->beat_ns = now;
+	}
+	if (quiet && now - rx->heard_ns > limit)
+		return silent(c, now - rx->heard_ns, err);
+	return 0;
+}
+
+static uint32_t code_of(int r)
+{
+	switch (r) {
+	case -EPROTO:
+	case -ESTALE:
+		return FTW_CODE_PROTOCOL;
+	case -EBADMSG:
+		return FTW_CODE_DIGEST;
+	case -E2BIG:
+		return FTW_CODE_LIMIT;
+	default:
+		return FTW_CODE_NONE;
+	}
+}
+
+/* Long writes come in without a message for a while: octets that arrive are a word too. */
+static bool octets_came(struct secondary *c, uint64_t *seen)
+{
+	struct tp_stats st;
+	bool more;
+
+	tp_stats(c->link->conn, &st);
+	more = st.bytes_received != *seen;
+	*seen = st.bytes_received;
+	return more;
+}
+
+static int receive_until_lost(struct secondary *c, struct ft_error *err)
+{
+	struct reception rx = { .heard_ns = now_ns() };
+	uint64_t seen = 0;
+	int r = 0;
+
+	while (!r) {
+		struct record_head head;
+		struct cursor body;
+		const void *msg;
+		uint32_t lane;
+		size_t len;
+
+		r = link_receive(c->link, &lane, &head, &body, &msg, &len, rx.beat_ns + c->heartbeat_ms * NS_PER_MS, err);
+		if (r == 0) {
+			rx.heard_ns = now_ns();
+			r = on_record(c, &rx, lane, &head, &body, msg, len, err);
+			if (!r)
+				r = keep_time(c, &rx, false, err);
+		} else if (r == -ETIMEDOUT) {
+			err_clear(err);
+			if (octets_came(c, &seen))
+				rx.heard_ns = now_ns();
+			r = keep_time(c, &rx, true, err);
+		}
+	}
+	return r;
+}
+
+static void lost(struct secondary *c, int r, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	uint32_t code = code_of(r);
+	bool bye;
+
+	pthread_mutex_lock(&s->lock);
+	bye = c->bye;
+	pthread_mutex_unlock(&s->lock);
+	if (code != FTW_CODE_NONE) {
+		stats_count(&s->stats, FT_COUNTER_REFUSALS, 1);
+		link_send_reason(c->link, FTW_ERROR, code, err->msg, deadline_in_ms(SEND_MS));
+	}
+	stats_count(&s->stats, FT_COUNTER_LOSSES, 1);
+	stats_count(&s->stats, FT_COUNTER_DUPLICATES, atomic_load(&c->link->duplicates));
+	log_warn("secondary", "%s: %s", s->name, err->msg);
+	if (session_event_from(s, FT_STATE_STANDBY, bye ? EV_PEER_BYE : EV_PEER_LOST_HELD, err->msg) < 0)
+		session_event_from(s, FT_STATE_STANDBY_SYNCING, bye ? EV_PEER_BYE : EV_PEER_LOST, err->msg);
+}
+
+void *receive_main(void *arg)
+{
+	struct secondary *c = arg;
+	struct ft_session *s = c->s;
+	struct ft_error err = { 0 };
+	struct link *link;
+	int r = receive_until_lost(c, &err);
+
+	lost(c, r, &err);
+	tp_cancel(c->link->conn);
+	pthread_mutex_lock(&s->lock);
+	while (c->link_users)
+		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	link = c->link;
+	c->link = NULL;
+	c->receiving = false;
+	s->peer[0] = '\0';
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+	link_destroy(link);
+	return NULL;
+}

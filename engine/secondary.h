@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: MIT */
+/* secondary.h - what secondary.c (life, apply), greet.c (hello), receive.c (records) and failover.c share.  Private.
+ *
+ * Threads
+ *   ft-accept  lives with the session: accepts connections, answers hello or refuses with the reason (greet.c)
+ *   ft-receive lives with a connection: feeds records to the standby (checkpoint/standby.c), acks, heartbeats (receive.c)
+ *   ft-apply   lives with the session: copies committed epochs into the standby image, answers applied (secondary.c)
+ * Failover runs on its caller's thread, after receiving has ended and the last apply is done (failover.c).
+ *
+ * Must hold
+ *   - ack(n) is sent only after the standby holds all of n and the state says STANDBY: what was acknowledged can be promoted;
+ *   - the window of the receive image is open only while the peer may write: from hello or applied(n) to commit(n+1);
+ *   - an apply that was begun is finished, also when the connection ends, before failover loads or a new session begins. */
+#ifndef FT_SECONDARY_H
+#define FT_SECONDARY_H
+
+#include "link.h"
+#include "session.h"
+#include "standby.h"
+
+#define SEND_MS 1000 /* for the small records of lane 0 */
+
+struct secondary {
+	struct ft_session *s;
+	struct tp_listener *listener;
+	pthread_t accept_thread, apply_thread;
+	bool accept_made, apply_made;
+
+	pthread_mutex_t standby_lock; /* rank: below the session's lock is never taken with it held */
+	struct standby *standby;      /* guarded by standby_lock, but for standby_apply_run() */
+
+	/* of the connection; set by ft-accept before ft-receive exists */
+	struct link *link;
+	pthread_t receive_thread;
+	uint8_t session_id[16];
+	uint32_t heartbeat_ms, heartbeat_misses;
+	uint64_t generation;
+
+	/* guarded by s->lock */
+	bool receiving;	     /* ft-receive runs */
+	unsigned link_users; /* other threads inside of the link; ft-receive waits for them before it frees it */
+	bool receive_made;   /* ... and is to be joined */
+	bool apply_wanted;   /* an epoch is committed and not applied */
+	bool applying;
+	bool bye;	     /* the primary ended the protection */
+	bool quit;	     /* ft-apply is to end */
+	bool complete;	     /* an epoch of some session was committed since the start */
+};
+
+/* -- secondary.c -- */
+/* secondary_end_connection - tell the peer, cut, wait until ft-receive has ended.  Any other thread of this side. */
+void secondary_end_connection(struct secondary *c, const char *why);
+/* secondary_wait_applied - until no epoch is committed and not applied. */
+void secondary_wait_applied(struct secondary *c);
+/* secondary_open_image - let the peer write into the receive image. */
+int secondary_open_image(struct secondary *c, struct link *l, struct ft_error *err);
+
+/* -- greet.c, receive.c -- */
+void *accept_main(void *secondary);
+void *receive_main(void *secondary);
+
+#endif

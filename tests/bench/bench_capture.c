@@ -1,0 +1,302 @@
+/* SPDX-License-Identifier: MIT */
+/* bench_capture.c - what the copy in the guest's pause costs, beside the limit: a plain memcpy() of the same scattered
+ * pages into the same memory, page by page.  Also apply beside memcpy, and what follows the pause: slab_plan.
+ * Each round makes a new random set of dirty pages for each measurement, and writes to each page first, as a guest
+ * does; which goes first alternates.  A round gives a ratio; median and quartiles of the ratios are printed.
+ *
+ *   --quick   fewer rounds, up to 10,000 pages of 256 MiB     --json   machine-readable     --help */
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include "capture.h"
+#include "clock.h"
+#include "digest.h"
+#include "standby.h"
+
+#define PAGE FT_PAGE_SIZE
+#define ROUNDS_MAX 41
+
+static uint64_t guest_pages = 1 << 18; /* 1 GiB */
+static unsigned rounds = 41;
+static bool json, quick;
+
+struct machine {
+	uint8_t *guest;
+	struct region_table *regions;
+	struct bitmap *dirty;
+	uint64_t *page; /* the same set as a list */
+	struct slab *slab[32];
+	struct slab_plan *plan;
+	struct pool *pool;
+	struct standby *standby;
+	uint8_t *image;
+	uint64_t epoch;
+	uint32_t seq;
+	uint64_t random;
+};
+
+static void fail(const char *what, const struct ft_error *err)
+{
+	fprintf(stderr, "bench_capture: %s: %s\n", what, err ? err->msg : "failed");
+	exit(1);
+}
+
+static uint64_t rnd(struct machine *m)
+{
+	m->random ^= m->random << 13;
+	m->random ^= m->random >> 7;
+	m->random ^= m->random << 17;
+	return m->random;
+}
+
+static void machine_open(struct machine *m)
+{
+	struct pool_options opt = { .cap_bytes = 512u << 20 };
+	struct standby_options sopt = { .lanes = 1, .state_max = 4096 };
+	struct region_table *none = region_table_empty();
+	struct ft_error err = { 0 };
+	uint64_t len;
+
+	m->random = 1;
+	m->guest = mmap(NULL, guest_pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE,
+			-1, 0);
+	if (m->guest == MAP_FAILED)
+		fail("guest memory", NULL);
+	m->regions = region_table_add(none, "ram", m->guest, guest_pages * PAGE, &err);
+	region_table_free(none);
+	m->page = malloc(guest_pages * sizeof(*m->page));
+	m->plan = malloc(sizeof(*m->plan));
+	if (!m->regions || !m->page || !m->plan || bitmap_create(&m->dirty, guest_pages) ||
+	    pool_create(&m->pool, &opt, &err))
+		fail("set-up", &err);
+	for (unsigned i = 0; i < 32; i++)
+		if (slab_create(&m->slab[i], m->pool))
+			fail("slabs", NULL);
+	if (standby_create(&m->standby, m->regions, &sopt, &err))
+		fail("standby", &err);
+	m->image = standby_image(m->standby, &len);
+	memset(m->image, 1, guest_pages * PAGE);
+}
+
+static void machine_close(struct machine *m)
+{
+	standby_destroy(m->standby);
+	for (unsigned i = 0; i < 32; i++)
+		slab_destroy(m->slab[i], m->pool);
+	pool_destroy(m->pool);
+	bitmap_destroy(m->dirty);
+	region_table_free(m->regions);
+	free(m->page);
+	free(m->plan);
+	munmap(m->guest, guest_pages * PAGE);
+}
+
+/* @nr pages, in runs of @run, at random; each is written to in @memory. */
+static void make_dirty(struct machine *m, uint64_t nr, uint64_t run, uint8_t *memory)
+{
+	uint64_t n = 0;
+
+	bitmap_clear(m->dirty);
+	while (n < nr)
+		n += bitmap_set_run(m->dirty, rnd(m) % (guest_pages / run) * run, nr - n < run ? nr - n : run);
+	n = 0;
+	for (struct page_run r = { 0 }; bitmap_next_run(m->dirty, r.first + r.nr, UINT64_MAX, &r);)
+		for (uint64_t i = 0; i < r.nr; i++) {
+			memory[(r.first + i) * PAGE + rnd(m) % PAGE] ^= 0x55;
+			m->page[n++] = r.first + i;
+		}
+}
+
+static double per_page(uint64_t since, uint64_t nr)
+{
+	return (double)(now_ns() - since) / (double)nr;
+}
+
+static double time_memcpy(struct machine *m, uint64_t nr)
+{
+	uint64_t t = now_ns();
+
+	for (uint64_t i = 0; i < nr; i++)
+		memcpy(m->slab[i / SLAB_PAGES]->memory + i % SLAB_PAGES * PAGE, m->guest + m->page[i] * PAGE, PAGE);
+	return per_page(t, nr);
+}
+
+static double time_capture(struct machine *m, uint64_t nr)
+{
+	uint64_t t = now_ns(), at = 0, n = 0;
+	unsigned i = 0;
+
+	while (n < nr)
+		n += capture_fill(m->slab[i++], m->regions, m->dirty, &at);
+	return per_page(t, nr);
+}
+
+static double time_plan(struct machine *m, uint64_t nr)
+{
+	uint64_t t = now_ns();
+
+	for (unsigned i = 0; i * UINT64_C(2048) < nr; i++)
+		slab_plan(m->slab[i], m->plan);
+	return per_page(t, nr);
+}
+
+static double time_apply_memcpy(struct machine *m, uint64_t nr)
+{
+	uint64_t t = now_ns();
+
+	for (uint64_t i = 0; i < nr; i++)
+		memcpy(m->guest + m->page[i] * PAGE, m->image + m->page[i] * PAGE, PAGE);
+	return per_page(t, nr);
+}
+
+static void consume(struct machine *m, uint32_t lane, const void *msg, size_t len)
+{
+	enum standby_event event;
+	struct ft_error err;
+
+	if (standby_consume(m->standby, lane, msg, len, &event, &err))
+		fail("standby", &err);
+}
+
+/* Tell the dirty pages to the standby, one run a record, and commit. */
+static void tell(struct machine *m, uint64_t nr)
+{
+	static uint8_t buf[FTW_RECORD_MAX];
+	struct commit c = { .lanes = 1, .nr_data_pages = nr, .digest = digest_state(NULL, 0) };
+
+	m->epoch++;
+	for (struct page_run r = { 0 }; bitmap_next_run(m->dirty, r.first + r.nr, FTW_NOTIFY_PAGES_MAX, &r);) {
+		uint64_t digest = 0;
+
+		for (uint64_t p = r.first; p < r.first + r.nr; p++)
+			digest += digest_page(m->image + p * PAGE, p);
+		c.digest += digest;
+		consume(m, 1, buf, create_runs(buf, FTW_NOTIFY_WRITE, m->epoch, ++m->seq, &r, 1, digest));
+	}
+	c.seq[0] = m->seq;
+	consume(m, 0, buf, create_commit(buf, m->epoch, (uint32_t)m->epoch, &c));
+}
+
+static double time_apply(struct machine *m, uint64_t nr)
+{
+	uint64_t t;
+	double ns;
+
+	standby_begin_apply(m->standby);
+	t = now_ns();
+	standby_apply_run(m->standby);
+	ns = per_page(t, nr);
+	standby_end_apply(m->standby);
+	return ns;
+}
+
+static int by_value(const void *a, const void *b)
+{
+	double x = *(const double *)a, y = *(const double *)b;
+
+	return (x > y) - (x < y);
+}
+
+static double at_share(double *v, double share)
+{
+	qsort(v, rounds, sizeof(*v), by_value);
+	return v[(unsigned)((double)(rounds - 1) * share)];
+}
+
+static void report(const char *what, uint64_t nr, uint64_t run, double *ours, double *plain, double *ratio)
+{
+	const char *table =
+		"%-8s %6lu pages in runs of %-3lu %7.0f ns a page, memcpy %7.0f; ratio %.2f (quartiles %.2f to %.2f)\n";
+	const char *object =
+		"{\"what\": \"%s\", \"pages\": %lu, \"run\": %lu, \"ns_per_page\": %.1f, \"memcpy_ns_per_page\": %.1f, "
+		"\"ratio\": %.3f, \"ratio_p25\": %.3f, \"ratio_p75\": %.3f}\n";
+
+	printf(json ? object : table, what, (unsigned long)nr, (unsigned long)run, at_share(ours, 0.5),
+	       at_share(plain, 0.5), at_share(ratio, 0.5), at_share(ratio, 0.25), at_share(ratio, 0.75));
+}
+
+static void bench_capture(struct machine *m, uint64_t nr, uint64_t run)
+{
+	double ours[ROUNDS_MAX], plain[ROUNDS_MAX], ratio[ROUNDS_MAX], plan[ROUNDS_MAX], share[ROUNDS_MAX];
+
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 2; k++) {
+			make_dirty(m, nr, run, m->guest);
+			if ((i + k) % 2) {
+				plain[i] = time_memcpy(m, nr);
+			} else {
+				ours[i] = time_capture(m, nr);
+				plan[i] = time_plan(m, nr);
+			}
+		}
+		ratio[i] = ours[i] / plain[i];
+		share[i] = plan[i] / plain[i];
+	}
+	report("capture", nr, run, ours, plain, ratio);
+	report("plan", nr, run, plan, plain, share);
+}
+
+static void bench_apply(struct machine *m, uint64_t nr, uint64_t run)
+{
+	double ours[ROUNDS_MAX], plain[ROUNDS_MAX], ratio[ROUNDS_MAX];
+
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 2; k++) {
+			make_dirty(m, nr, run, m->image);
+			tell(m, nr);
+			if ((i + k) % 2) {
+				plain[i] = time_apply_memcpy(m, nr);
+				time_apply(m, nr); /* to be ready for the next epoch */
+			} else {
+				ours[i] = time_apply(m, nr);
+			}
+		}
+		ratio[i] = ours[i] / plain[i];
+	}
+	report("apply", nr, run, ours, plain, ratio);
+}
+
+static void arguments(int argc, char **argv)
+{
+	static const struct option options[] = { { "quick", no_argument, NULL, 'q' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "help", no_argument, NULL, 'h' },
+						 { 0 } };
+	int c;
+
+	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
+		quick |= c == 'q';
+		json |= c == 'j';
+		if (c == 'h' || c == '?') {
+			fprintf(c == 'h' ? stdout : stderr, "usage: bench_capture [--quick] [--json]\n");
+			exit(c != 'h');
+		}
+	}
+	if (quick) {
+		rounds = 5;
+		guest_pages = 1 << 16;
+	}
+}
+
+int main(int argc, char **argv)
+{
+	static const uint64_t counts[] = { 100, 1000, 2000, 10000, 50000 };
+	static struct machine m;
+
+	arguments(argc, argv);
+	machine_open(&m);
+	make_dirty(&m, 1, 1, m.image);
+	tell(&m, 1);
+	time_apply(&m, 1); /* the first epoch clears the rest */
+	memset(m.guest, 1, guest_pages * PAGE);
+	for (unsigned i = 0; i < (quick ? 4u : 5u); i++) {
+		bench_capture(&m, counts[i], 1);
+		bench_capture(&m, counts[i], 8);
+		bench_apply(&m, counts[i], 1);
+		bench_apply(&m, counts[i], 8);
+	}
+	machine_close(&m);
+	return 0;
+}

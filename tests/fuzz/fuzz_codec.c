@@ -1,0 +1,146 @@
+/* SPDX-License-Identifier: MIT */
+/* fuzz_codec.c - any octets as a message: through consume_head() and the consume function of its type.
+ * What is taken is used as the engine would use it, so that a length or pointer that lies shows. */
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include "codec.h"
+
+#define SPACE (UINT64_C(1) << 36)
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+static volatile uint8_t sink;
+
+static void touch(const void *p, uint64_t n)
+{
+	const uint8_t *octets = p;
+
+	for (uint64_t i = 0; i < n; i++)
+		sink ^= octets[i];
+}
+
+static void check(bool ok)
+{
+	if (!ok)
+		abort();
+}
+
+static void use_hello(struct cursor *body, struct ft_error *err)
+{
+	struct hello h;
+
+	if (consume_hello(body, &h, err))
+		return;
+	check(h.identity_bytes <= FTW_IDENTITY_MAX && h.name_bytes <= FTW_NAME_MAX && h.lanes &&
+	      h.lanes <= FTW_LANES_MAX);
+	touch(h.identity, h.identity_bytes);
+	touch(h.name, h.name_bytes);
+}
+
+static void use_regions(struct cursor *body, struct ft_error *err)
+{
+	static struct region_entry e[FTW_REGIONS_MAX];
+	uint64_t end = 0;
+	uint32_t count;
+
+	if (consume_regions(body, e, FTW_REGIONS_MAX, &count, err))
+		return;
+	check(count && count <= FTW_REGIONS_MAX);
+	for (uint32_t i = 0; i < count; i++) {
+		check(e[i].first_page >= end && e[i].len_bytes && e[i].name_bytes <= FTW_NAME_MAX);
+		end = e[i].first_page + e[i].len_bytes / FTW_PAGE_BYTES;
+		check(end > e[i].first_page);
+		touch(e[i].name, e[i].name_bytes);
+	}
+}
+
+static void use_runs(struct cursor *body, struct ft_error *err)
+{
+	uint64_t sum = 0;
+	struct runs r;
+
+	if (consume_runs(body, SPACE, &r, err))
+		return;
+	for (uint32_t i = 0; i < r.count; i++) {
+		check(from_be64(r.run[i].first_page) + from_be32(r.run[i].nr_pages) <= SPACE);
+		sum += from_be32(r.run[i].nr_pages);
+	}
+	check(sum == r.nr_pages && sum <= FTW_NOTIFY_PAGES_MAX);
+}
+
+static void use_device_state(struct cursor *body, struct ft_error *err)
+{
+	struct device_state d;
+
+	if (consume_device_state(body, &d, err))
+		return;
+	check(d.offset <= d.total_bytes && d.data_bytes <= d.total_bytes - d.offset);
+	touch(d.data, d.data_bytes);
+}
+
+static void use_reason(struct cursor *body, struct ft_error *err)
+{
+	struct reason r;
+
+	if (consume_reason(body, &r, err))
+		return;
+	check(r.reason_bytes <= FTW_REASON_MAX && text_printable(r.text, r.reason_bytes));
+	check(record_code_name(r.code) != NULL);
+}
+
+static void use_rest(uint32_t type, struct cursor *body, struct ft_error *err)
+{
+	struct hello_ack ack;
+	struct commit commit;
+	struct heartbeat beat;
+	struct sync_progress progress;
+
+	if (type == FTW_HELLO_ACK)
+		consume_hello_ack(body, &ack, err);
+	else if (type == FTW_COMMIT && consume_commit(body, &commit, err) == 0)
+		check(commit.lanes && commit.lanes <= FTW_LANES_MAX);
+	else if (type == FTW_ACK || type == FTW_APPLIED)
+		consume_epoch_mark(body, err);
+	else if (type == FTW_HEARTBEAT)
+		consume_heartbeat(body, &beat, err);
+	else if (type == FTW_SYNC_PROGRESS)
+		consume_sync_progress(body, &progress, err);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct ft_error err = { 0 };
+	struct record_head head;
+	struct cursor body;
+	char name[24];
+
+	if (consume_head(data, size, &head, &body, &err)) {
+		check(err.msg[0]);
+		return 0;
+	}
+	check(strlen(record_name(head.type, name)) > 0);
+	switch (head.type) {
+	case FTW_HELLO:
+		use_hello(&body, &err);
+		break;
+	case FTW_REGIONS:
+		use_regions(&body, &err);
+		break;
+	case FTW_NOTIFY_WRITE:
+	case FTW_ZERO_PAGES:
+		use_runs(&body, &err);
+		break;
+	case FTW_DEVICE_STATE:
+		use_device_state(&body, &err);
+		break;
+	case FTW_REFUSE:
+	case FTW_BYE:
+	case FTW_ERROR:
+		use_reason(&body, &err);
+		break;
+	default:
+		use_rest(head.type, &body, &err);
+	}
+	return 0;
+}

@@ -1,0 +1,721 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""make_golden.py - the recorded streams in golden/, from a description of each.
+
+    make_golden.py FOLDER       writes good-*.ftrec, bad-*.ftrec and index
+
+Like the verifier this is written from docs/protocol.md and shares nothing with the library.  The files are committed: they must
+decode in all later versions.  index has a line per file: name, exit status of ftdump, the verifier's sentence (its
+beginning is enough for good ones).  A bad stream that ftdump prints without complaint breaks a rule about more than
+one record; ftdump judges records one by one.
+"""
+import os
+import struct
+import sys
+import zlib
+
+from xxh3 import xxh3
+
+M64 = 0xFFFFFFFFFFFFFFFF
+PAGES = 256  # of the page space: region "pc.ram" has pages 0 to 99, "vga.vram" 128 to 143
+(HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS) = (
+    1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001)
+
+
+def pad(b):
+    return b + bytes(-len(b) % 8)
+
+
+def record(kind, seq, epoch, body, reserved=0):
+    return pad(struct.pack(">IIQII", kind, len(body), epoch, seq, reserved) + body)
+
+
+def hello(**change):
+    f = dict(magic=b"ft-recor", vmin=1, vmax=1, placement=1, mode=1, needed=0, offered=0, session=bytes(range(16)), generation=3,
+             committed=0, pages=PAGES, state=1000, page=4096, chunk=1 << 20, lanes=2, beat=50, misses=5, identity=b"pc-q35\nvga",
+             name=b"golden")
+    f.update(change)
+    return struct.pack(">8sHHHHQQ16sQQQQIIIIIIII", f["magic"], f["vmin"], f["vmax"], f["placement"], f["mode"], f["needed"],
+                       f["offered"], f["session"], f["generation"], f["committed"], f["pages"], f["state"], f["page"], f["chunk"],
+                       f["lanes"], f["beat"], f["misses"], len(f["identity"]), len(f["name"]), 0) + f["identity"] + f["name"]
+
+
+def hello_ack(**change):
+    f = dict(version=1, placement=1, credits=1, caps=0, generation=2, committed=0, beat=100, misses=5)
+    f.update(change)
+    return struct.pack(">HHIQQQII", *f.values())
+
+
+def regions(*entries):
+    b = struct.pack(">II", len(entries), 0)
+    for first, pages, name in entries:
+        b += struct.pack(">QQII", first, 4096 * pages, 0, len(name)) + pad(name)
+    return b
+
+
+MACHINE = regions((0, 100, b"pc.ram"), (128, 16, b"vga.vram"))
+
+
+def reason(code, text):
+    return struct.pack(">II", code, len(text)) + text
+
+
+def page(number, epoch):
+    """Contents of a page."""
+    return bytes([number & 255, epoch & 255, 7, 11]) * 1024
+
+
+def runs_of(pages):
+    runs = []
+    for p in pages:
+        if runs and runs[-1][0] + runs[-1][1] == p:
+            runs[-1][1] += 1
+        else:
+            runs.append([p, 1])
+    return runs
+
+
+def runs(run_list, digest):
+    b = struct.pack(">IIQ", len(run_list), sum(r[1] for r in run_list), digest & M64)
+    for first, nr in run_list:
+        b += struct.pack(">QII", first, nr, 0)
+    return b
+
+
+class Stream:
+    """A file under way.  P and S are the two sides; who is recording decides what is sent and what received."""
+
+    def __init__(self, recorder="P", payload=True):
+        self.recorder, self.payload = recorder, payload
+        self.out = bytearray(struct.pack(">8sII", b"ft-strea", 1, int(payload)))
+        self.now = 1000000
+        self.connection = 0
+        self.seq = {}
+        self.counts()
+
+    def counts(self):
+        self.data = self.zero = self.digest = 0
+        self.state = b""
+
+    def entry(self, kind, direction, lane, payload, offset=0, window=0, write_bytes=0, crc_xor=0):
+        self.now += 250000
+        tail = struct.pack(">HHIQQIIII", kind, direction, lane, self.now, offset, window, write_bytes, len(payload),
+                           self.connection)
+        crc = zlib.crc32(payload, zlib.crc32(tail)) ^ crc_xor
+        self.out += struct.pack(">4sI", b"ften", crc) + tail + pad(payload)
+
+    def open(self, text=b"127.0.0.1:7000"):
+        self.connection += 1
+        self.counts()
+        self.entry(3, 0, 0, text)
+
+    def close(self, text=b"closed"):
+        self.entry(4, 0, 0, text)
+
+    def message(self, side, lane, octets):
+        self.entry(1, 1 if side == self.recorder else 2, lane, octets)
+
+    def send(self, side, lane, kind, body=b"", epoch=0, skip=0):
+        at = self.connection, side, lane
+        self.seq[at] = self.seq.get(at, 0) + 1 + skip
+        self.last = record(kind, self.seq[at], epoch, body)
+        self.message(side, lane, self.last)
+
+    def begin(self, hello_body=None, machine=MACHINE, ack=None):
+        self.open()
+        self.send("P", 0, HELLO, hello_body or hello())
+        self.send("P", 0, REGIONS, machine)
+        self.send("S", 0, HELLO_ACK, ack or hello_ack())
+
+    def write(self, lane, first, nr, epoch, offset=0):
+        if self.recorder == "P":
+            octets = b"".join(page(first + i, epoch) for i in range(nr))
+            self.entry(2, 1, lane, octets if self.payload else b"", 4096 * first + offset, 0, 4096 * nr)
+
+    def notify(self, lane, pages, epoch, content=None, digest_off=0):
+        digest = sum(xxh3(page(p, content or epoch), p) for p in pages) + digest_off
+        self.data += len(pages)
+        self.digest += digest
+        self.send("P", lane, NOTIFY, runs(runs_of(pages), digest), epoch)
+
+    def data_pages(self, lane, pages, epoch):
+        for first, nr in runs_of(pages):
+            self.write(lane, first, nr, epoch)
+        self.notify(lane, pages, epoch)
+
+    def zero_pages(self, lane, pages, epoch):
+        digest = sum(xxh3(p.to_bytes(8, "big")) for p in pages)
+        self.zero += len(pages)
+        self.digest += digest
+        self.send("P", lane, ZERO, runs(runs_of(pages), digest), epoch)
+
+    def device_state(self, octets, epoch, piece=64):
+        for at in range(0, len(octets), piece):
+            self.send("P", 1, STATE, struct.pack(">QQ", len(octets), at) + octets[at:at + piece], epoch)
+        self.state = octets
+
+    def commit_body(self, data=0, zero=0, state=0, digest=0, lanes=2, seqs=None):
+        total = self.digest + xxh3(self.state, len(self.state)) + digest
+        seqs = seqs or [self.seq.get((self.connection, "P", i), 0) if i <= 2 else 0 for i in range(1, 9)]
+        return struct.pack(">QQQQII8I", self.data + data, self.zero + zero, len(self.state) + state, total & M64, lanes, 0, *seqs)
+
+    def commit(self, epoch, **off):
+        self.send("P", 0, COMMIT, self.commit_body(**off), epoch)
+        self.counts()
+
+    def ack(self, epoch):
+        self.send("S", 0, ACK, epoch=epoch)
+
+    def applied(self, epoch):
+        self.send("S", 0, APPLIED, epoch=epoch)
+
+    def whole_epoch(self, epoch, pages=(1, 2, 3)):
+        self.data_pages(1, list(pages), epoch)
+        self.commit(epoch)
+        self.ack(epoch)
+        self.applied(epoch)
+
+
+# ---- good ones ---------------------------------------------------------------------------------
+
+
+def good_primary():
+    """Two connections, several epochs, every record a primary meets."""
+    s = Stream()
+    s.begin()
+    s.send("P", 0, PROGRESS, struct.pack(">IIQQ", 1, 0, 3, 20), 1)
+    s.send("P", 0, HEARTBEAT, struct.pack(">QQ", 12345, 0))
+    s.data_pages(1, [0, 1, 2, 99, 128], 1)
+    s.send("S", 0, HEARTBEAT, struct.pack(">QQ", 777, 12345))
+    s.zero_pages(2, [3, 4, 5, 140, 143], 1)
+    s.data_pages(1, [1], 1)  # a later round
+    s.zero_pages(1, [2], 1)
+    s.device_state(bytes(range(200)), 1)
+    s.commit(1)
+    s.ack(1)
+    s.applied(1)
+    s.commit(2)  # nothing was written, no device state
+    s.ack(2)
+    s.applied(2)
+    s.data_pages(2, [7], 3)
+    s.device_state(b"x" * 64, 3)
+    s.commit(3)
+    s.ack(3)
+    s.send("S", 0, HEARTBEAT, struct.pack(">QQ", 888, 12345))
+    s.applied(3)
+    s.send("P", 0, BYE, reason(11, b"stopped by the operator"))
+    s.write(2, 9, 1, 4)  # another thread was still at it: without effect
+    s.notify(2, [9], 4)
+    s.close()
+    s.begin(hello(committed=3, generation=4), ack=hello_ack(committed=3))
+    s.whole_epoch(1)
+    return s
+
+
+def good_secondary():
+    """Without payload and writes; a commit in front of its data, a repeated record, a skipped one, an error."""
+    s = Stream("S", payload=False)
+    s.begin()
+    s.notify(1, [10, 11], 1)
+    first = s.last
+    s.message("P", 1, first)
+    s.send("P", 2, 0x80001234, b"what comes later", 1)
+    s.device_state(b"state", 1)
+    s.zero_pages(2, [50], 1)
+    late = s.last  # the commit is received in front of it
+    del s.out[-(48 + len(late)):]
+    s.commit(1)
+    s.message("P", 2, late)
+    s.ack(1)
+    s.applied(1)
+    s.notify(2, [50], 2)
+    s.send("S", 0, ERROR, reason(9, b"notify-write of epoch 2: digest differs"), 2)
+    s.close()
+    return s
+
+
+def good_refused():
+    s = Stream("S", payload=False)
+    s.open()
+    s.send("P", 0, HELLO, hello())
+    s.send("P", 0, REGIONS, MACHINE)
+    s.send("S", 0, REFUSE, reason(6, b"the machine runs here, generation 4"))
+    s.close(b"refused")
+    return s
+
+
+def good_busy():
+    """Another primary is turned away while one is served."""
+    s = Stream("S", payload=False)
+    s.begin()
+    s.notify(1, [10, 11], 1)
+    counted = s.data, s.digest
+    s.open(b"127.0.0.1:7001")
+    s.send("P", 0, HELLO, hello(session=b"another session."))
+    s.connection = 1
+    s.data, s.digest = counted
+    s.device_state(b"state", 1)
+    s.connection = 2
+    s.send("S", 0, REFUSE, reason(5, b"another primary is connected"))
+    s.close(b"refused")
+    s.connection = 1
+    s.commit(1)
+    s.ack(1)
+    s.applied(1)
+    return s
+
+
+def good_empty():
+    return Stream()
+
+
+def good_no_payload():
+    s = Stream(payload=False)
+    s.begin()
+    s.whole_epoch(1)
+    s.whole_epoch(2)
+    return s
+
+
+# ---- bad ones: (function, exit status of ftdump, sentence of the verifier) ----------------------
+
+BAD = []
+
+
+def bad(sentence, ftdump=0):
+    def keep(function):
+        BAD.append((function, ftdump, sentence))
+        return function
+    return keep
+
+
+def started(**k):
+    s = Stream()
+    s.begin(**k)
+    return s
+
+
+@bad("not a recorded stream", 1)
+def bad_magic():
+    s = Stream()
+    s.out[3] ^= 1
+    return s
+
+
+@bad("recording of version 2", 1)
+def bad_file_version():
+    s = Stream()
+    s.out[11] = 2
+    return s
+
+
+@bad("cut off in an entry", 1)
+def bad_cut():
+    s = started()
+    del s.out[-3:]
+    return s
+
+
+@bad("checksum of an entry is wrong", 1)
+def bad_checksum():
+    s = Stream()
+    s.connection = 1
+    s.entry(3, 0, 0, b"peer", crc_xor=1)
+    return s
+
+
+@bad("entry of unknown kind 5", 1)
+def bad_kind():
+    s = Stream()
+    s.connection = 1
+    s.entry(5, 0, 0, b"")
+    return s
+
+
+@bad("an entry of connection 1, which is not open")
+def bad_outside():
+    s = started()
+    s.close()
+    s.send("P", 0, HEARTBEAT, bytes(16))
+    return s
+
+
+@bad("entry without the number of a connection", 1)
+def bad_connection_zero():
+    s = Stream()
+    s.entry(3, 0, 0, b"peer")
+    return s
+
+
+@bad("open: connection 3, 2 was expected")
+def bad_connection_order():
+    s = started()
+    s.connection += 1
+    s.open()
+    return s
+
+
+@bad("heartbeat: before hello")
+def bad_no_hello():
+    s = Stream()
+    s.open()
+    s.send("P", 0, HEARTBEAT, bytes(16))
+    return s
+
+
+@bad("notify-write of epoch 1: before hello-ack")
+def bad_early():
+    s = Stream("S", False)
+    s.open()
+    s.send("P", 0, HELLO, hello())
+    s.send("P", 0, REGIONS, MACHINE)
+    s.notify(1, [1], 1)
+    return s
+
+
+@bad("hello: a second one")
+def bad_two_hellos():
+    s = started()
+    s.send("P", 0, HELLO, hello())
+    return s
+
+
+@bad("heartbeat: number 4 on lane 0, 3 was expected")
+def bad_gap():
+    s = started()
+    s.send("P", 0, HEARTBEAT, bytes(16), skip=1)
+    return s
+
+
+@bad("heartbeat: number 3 on lane 0 was sent before")
+def bad_sent_twice():
+    s = started()
+    s.send("P", 0, HEARTBEAT, bytes(16))
+    s.message("P", 0, s.last)
+    return s
+
+
+@bad("hello: no magic number", 1)
+def bad_hello_magic():
+    return started(hello_body=hello(magic=b"other!!!"))
+
+
+@bad("hello: 9 data lanes", 1)
+def bad_hello_lanes():
+    return started(hello_body=hello(lanes=9))
+
+
+@bad("hello: name is not printable", 1)
+def bad_hello_name():
+    return started(hello_body=hello(name=b"go\x1blden"))
+
+
+@bad("hello-ack: a capability in use was not offered")
+def bad_capability():
+    return started(ack=hello_ack(caps=2))
+
+
+@bad("hello-ack: a needed capability is not in use")
+def bad_needed():
+    return started(hello_body=hello(needed=1))
+
+
+@bad("hello-ack: version 2 was not offered")
+def bad_version():
+    return started(ack=hello_ack(version=2))
+
+
+@bad("hello-ack: 2 epoch credits")
+def bad_credits():
+    return started(ack=hello_ack(credits=2))
+
+
+@bad("hello-ack: heartbeat of 10 ms, 5 misses")
+def bad_heartbeat():
+    return started(ack=hello_ack(beat=10))
+
+
+@bad("region 1: begins at page 64", 1)
+def bad_region_overlap():
+    return started(machine=regions((0, 100, b"a"), (64, 1, b"b")))
+
+
+@bad("region 1: its name is taken")
+def bad_region_name():
+    return started(machine=regions((0, 100, b"a"), (128, 1, b"a")))
+
+
+@bad("commit of epoch 1: sent by the secondary")
+def bad_side():
+    s = started()
+    s.send("S", 0, COMMIT, s.commit_body(), 1)
+    return s
+
+
+@bad("commit of epoch 1: on lane 1")
+def bad_lane():
+    s = started()
+    s.send("P", 1, COMMIT, s.commit_body(), 1)
+    return s
+
+
+@bad("device-state of epoch 1: on lane 2")
+def bad_state_lane():
+    s = started()
+    s.send("P", 2, STATE, struct.pack(">QQ", 3, 0) + b"abc", 1)
+    return s
+
+
+@bad("record 0x77 of epoch 1: unknown and not optional")
+def bad_unknown():
+    s = started()
+    s.send("P", 0, 0x77, b"12345678", 1)
+    return s
+
+
+@bad("bye: padding is not zeros", 1)
+def bad_padding():
+    s = started()
+    m = bytearray(record(BYE, 3, 0, reason(0, b"x")))
+    m[-1] = 1
+    s.message("P", 0, bytes(m))
+    return s
+
+
+@bad("ack of epoch 1: reserved field of the head is not 0", 1)
+def bad_reserved():
+    s = started()
+    s.message("S", 0, record(ACK, 2, 1, b"", reserved=1))
+    return s
+
+
+@bad("notify-write of epoch 1: run 1: page 3 is not behind the run before and a gap", 1)
+def bad_runs_touch():
+    s = started()
+    s.send("P", 1, NOTIFY, runs([[1, 2], [3, 1]], 0), 1)
+    return s
+
+
+@bad("notify-write of epoch 1: 4 pages announced, its runs have 3", 1)
+def bad_runs_sum():
+    s = started()
+    b = bytearray(runs([[1, 2], [4, 1]], 0))
+    b[7] = 4
+    s.send("P", 1, NOTIFY, bytes(b), 1)
+    return s
+
+
+@bad("zero-pages of epoch 1: run 0: page 99 or one behind it lies in no region")
+def bad_gap_page():
+    s = started()
+    s.zero_pages(1, [99, 100], 1)
+    return s
+
+
+@bad("zero-pages of epoch 1: digest of its page numbers is")
+def bad_zero_digest():
+    s = started()
+    s.send("P", 1, ZERO, runs([[1, 1]], 5), 1)
+    return s
+
+
+@bad("notify-write of epoch 1: page 2 was not written on lane 1")
+def bad_unwritten():
+    s = started()
+    s.write(1, 1, 1, 1)
+    s.write(2, 2, 1, 1)
+    s.notify(1, [1, 2], 1)
+    return s
+
+
+@bad("commit of epoch 1: page 2 was written on lane 1 and not told")
+def bad_untold():
+    s = started()
+    s.write(1, 1, 2, 1)
+    s.notify(1, [1], 1)
+    s.commit(1)
+    return s
+
+
+@bad("notify-write of epoch 1: digest of its pages is")
+def bad_page_digest():
+    s = started()
+    s.write(1, 1, 1, 1)
+    s.notify(1, [1], 1, content=2)
+    return s
+
+
+@bad("write: not whole pages")
+def bad_write_part():
+    s = started()
+    s.write(1, 1, 1, 1, offset=8)
+    return s
+
+
+@bad("write: epoch 1 is not applied yet")
+def bad_write_early():
+    s = started()
+    s.data_pages(1, [1], 1)
+    s.commit(1)
+    s.ack(1)
+    s.write(1, 1, 1, 2)
+    return s
+
+
+@bad("zero-pages of epoch 1: page 1 was told on lane 1, and now on lane 2")
+def bad_lane_change():
+    s = started()
+    s.data_pages(1, [1], 1)
+    s.zero_pages(2, [1], 1)
+    return s
+
+
+@bad("zero-pages of epoch 2: only epoch 0 is applied")
+def bad_future():
+    s = started()
+    s.zero_pages(1, [1], 2)
+    return s
+
+
+@bad("zero-pages of epoch 1: epoch 1 is over")
+def bad_late():
+    s = started()
+    s.whole_epoch(1)
+    s.zero_pages(1, [1], 1)
+    return s
+
+
+@bad("zero-pages of epoch 1: behind the last record that the commit names")
+def bad_behind_commit():
+    s = Stream("S", False)
+    s.begin()
+    s.zero_pages(1, [1], 1)
+    s.commit(1, seqs=[1, 5, 0, 0, 0, 0, 0, 0])
+    s.zero_pages(1, [2], 1)
+    return s
+
+
+@bad("device-state of epoch 1: piece at offset 9, 5 was expected")
+def bad_state_gap():
+    s = started()
+    s.send("P", 1, STATE, struct.pack(">QQ", 20, 0) + b"12345", 1)
+    s.send("P", 1, STATE, struct.pack(">QQ", 20, 9) + b"12345", 1)
+    return s
+
+
+@bad("device-state of epoch 1: 1001 octets, hello said at most 1000")
+def bad_state_limit():
+    s = started()
+    s.send("P", 1, STATE, struct.pack(">QQ", 1001, 0) + b"12345", 1)
+    return s
+
+
+@bad("commit of epoch 1: 8 octets of device state came, 9 announced")
+def bad_state_short():
+    s = started()
+    s.device_state(b"12345678", 1)
+    s.commit(1, state=1)
+    return s
+
+
+@bad("commit of epoch 1: 1 data pages told, 2 announced")
+def bad_data_count():
+    s = started()
+    s.data_pages(1, [1], 1)
+    s.commit(1, data=1)
+    return s
+
+
+@bad("commit of epoch 1: 1 zero pages told, 0 announced")
+def bad_zero_count():
+    s = started()
+    s.zero_pages(1, [1], 1)
+    s.commit(1, zero=-1)
+    return s
+
+
+@bad("commit of epoch 1: digest is")
+def bad_commit_digest():
+    s = started()
+    s.data_pages(1, [1], 1)
+    s.commit(1, digest=1)
+    return s
+
+
+@bad("commit of epoch 1: lane 1 is at record 2 already, not 1")
+def bad_commit_seq():
+    s = started()
+    s.data_pages(1, [1], 1)
+    s.data_pages(1, [2], 1)
+    s.commit(1, seqs=[1, 0, 0, 0, 0, 0, 0, 0])
+    return s
+
+
+@bad("commit of epoch 2: epoch 1 was expected")
+def bad_commit_order():
+    s = started()
+    s.commit(2)
+    return s
+
+
+@bad("ack of epoch 1: before the epoch was whole")
+def bad_ack_early():
+    s = started()
+    s.data_pages(1, [1], 1)
+    s.ack(1)
+    return s
+
+
+@bad("ack of epoch 1: before the epoch was whole")
+def bad_ack_lane_behind():
+    s = Stream("S", False)
+    s.begin()
+    s.zero_pages(1, [1], 1)
+    s.commit(1, seqs=[2, 0, 0, 0, 0, 0, 0, 0])
+    s.ack(1)
+    return s
+
+
+@bad("ack of epoch 1: epoch 2 was expected")
+def bad_ack_twice():
+    s = started()
+    s.commit(1)
+    s.ack(1)
+    s.ack(1)
+    return s
+
+
+@bad("applied of epoch 1: before its ack")
+def bad_applied_early():
+    s = started()
+    s.commit(1)
+    s.applied(1)
+    return s
+
+
+@bad("heartbeat: behind the last record of its side")
+def bad_after_bye():
+    s = started()
+    s.send("P", 0, BYE, reason(0, b""))
+    s.send("P", 0, HEARTBEAT, bytes(16))
+    return s
+
+
+def main(folder):
+    lines = []
+    for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload):
+        lines.append((function.__name__, function(), 0, "ok: "))
+    for function, status, sentence in BAD:
+        lines.append((function.__name__, function(), status, sentence))
+    with open(os.path.join(folder, "index"), "w", encoding="ascii") as index:
+        for name, stream, status, sentence in lines:
+            name = name.replace("_", "-") + ".ftrec"
+            with open(os.path.join(folder, name), "wb") as file:
+                file.write(stream.out)
+            index.write("%s\t%d\t%s\n" % (name, status, sentence))
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: make_golden.py FOLDER")
+    main(sys.argv[1])

@@ -1,0 +1,489 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+"""verify_stream.py - does a recorded stream keep to docs/protocol.md?
+
+    verify_stream.py FILE...        a sentence per file; exit status 0 all do, 1 one does not, 2 usage
+
+Written from the document alone, in another language than the library and sharing nothing with it, so that a mistake
+in one of the two shows.  What each check demands is a sentence of the document.  Standard library only.
+"""
+import struct
+import sys
+import zlib
+
+from xxh3 import xxh3
+
+PAGE = 4096
+M32 = 0xFFFFFFFF
+M64 = 0xFFFFFFFFFFFFFFFF
+
+# type: (name, shortest body, longest body, has an epoch: yes, no, any; from; lanes)
+RECORDS = {
+    0x01: ("hello", 112, 112 + 16383 + 127, "no", "primary", "0"),  # FTW_HELLO
+    0x02: ("hello-ack", 40, 40, "no", "secondary", "0"),  # FTW_HELLO_ACK
+    0x03: ("refuse", 8, 408, "any", "secondary", "0"),  # FTW_REFUSE
+    0x04: ("regions", 40, 65512, "no", "primary", "0"),  # FTW_REGIONS
+    0x10: ("notify-write", 32, 16 + 16 * 2048, "yes", "primary", "data"),  # FTW_NOTIFY_WRITE
+    0x11: ("zero-pages", 32, 16 + 16 * 2048, "yes", "primary", "data"),  # FTW_ZERO_PAGES
+    0x12: ("device-state", 17, 16 + 65408, "yes", "primary", "1"),  # FTW_DEVICE_STATE
+    0x13: ("commit", 72, 72, "yes", "primary", "0"),  # FTW_COMMIT
+    0x20: ("ack", 0, 0, "yes", "secondary", "0"),  # FTW_ACK
+    0x21: ("applied", 0, 0, "yes", "secondary", "0"),  # FTW_APPLIED
+    0x30: ("heartbeat", 16, 16, "no", "both", "0"),  # FTW_HEARTBEAT
+    0x31: ("bye", 8, 408, "any", "both", "0"),  # FTW_BYE
+    0x32: ("error", 8, 408, "any", "both", "0"),  # FTW_ERROR
+    0x80000001: ("sync-progress", 24, 24, "any", "primary", "0"),  # FTW_SYNC_PROGRESS
+}
+OPTIONAL = 0x80000000  # FTW_OPTIONAL: the bit
+
+
+class Bad(Exception):
+    """The stream breaks a rule."""
+
+
+def need(condition, text, *args):
+    if not condition:
+        raise Bad(text % args)
+
+
+def printable(octets, also=b""):
+    return all(0x20 <= o <= 0x7E or o in also for o in octets)
+
+
+# ---- the file ----------------------------------------------------------------------------------
+
+
+class Entry:
+    def __init__(self, connection, kind, direction, lane, time_ns, offset, window, write_bytes, payload):
+        self.connection, self.kind, self.direction = connection, kind, direction
+        self.lane, self.time_ns = lane, time_ns
+        self.offset, self.window, self.write_bytes, self.payload = offset, window, write_bytes, payload
+
+
+class Recording:
+    """The entries of a file; at is the offset of the entry under way."""
+
+    def __init__(self, file):
+        self.file = file
+        self.at = 0
+        head = file.read(16)
+        need(len(head) == 16, "cut off in the head of the file")
+        magic, version, flags = struct.unpack(">8sII", head)
+        need(magic == b"ft-strea", "not a recorded stream")
+        need(version == 1, "recording of version %d", version)
+        need(flags & ~1 == 0, "unknown flags in the head of the file")
+        self.payload = bool(flags & 1)
+
+    def __iter__(self):
+        end, last_ns = 16, 0
+        while True:
+            self.at = end
+            head = self.file.read(48)
+            if not head:
+                return
+            need(len(head) == 48, "cut off in an entry")
+            mark, crc, kind, direction, lane, time_ns, offset, window, write_bytes, n, connection = struct.unpack(
+                ">4sIHHIQQIIII", head)
+            need(mark == b"ften", "no entry begins here")
+            need(1 <= kind <= 4, "entry of unknown kind %d", kind)
+            need(direction in ((1, 2) if kind <= 2 else (0,)), "entry with direction %d", direction)
+            need(lane <= (8 if kind <= 2 else 0), "entry with lane %d", lane)
+            need(connection, "entry without the number of a connection")
+            if kind == 2:
+                need(window <= 15 and 1 <= write_bytes <= 4194304, "write with window or length out of range")
+                need(n == (write_bytes if self.payload else 0), "write with %d octets of payload", n)
+            else:
+                need(offset == window == write_bytes == 0, "entry with fields of a write")
+                need(1 <= n <= 65536 if kind == 1 else n <= 512, "entry with %d octets of payload", n)
+            body = self.file.read((n + 7) & ~7)
+            need(len(body) == (n + 7) & ~7, "cut off in an entry")
+            need(not any(body[n:]), "padding of an entry is not zeros")
+            need(zlib.crc32(body[:n], zlib.crc32(head[8:])) == crc, "checksum of an entry is wrong")
+            need(time_ns >= last_ns, "time of an entry is before that of the one in front")
+            last_ns = time_ns
+            end += 48 + len(body)
+            yield Entry(connection, kind, direction, lane, time_ns, offset, window, write_bytes, body[:n])
+
+
+# ---- one connection ----------------------------------------------------------------------------
+
+
+class Epoch:
+    def __init__(self):
+        self.data_pages = self.zero_pages = self.digest = 0
+        self.state, self.state_total = bytearray(), None
+        self.lane_of = {}  # page: lane on which it was told
+        self.last = {}  # lane: last number of its records
+        self.commit = None
+
+
+class Connection:
+    """What both sides know; every record is checked against it."""
+
+    def __init__(self):
+        self.primary_direction = None  # in which hello went
+        self.seq = {}  # (direction, lane): last number
+        self.ended = set()  # directions
+        self.hello = self.hello_ack = self.regions = None
+        self.refused = False
+        self.epochs = {}
+        self.committed = self.whole = self.acked = self.applied = 0
+        self.lane_epoch = {}  # lane: epoch of its last record
+        self.untold = {}  # (lane, page): payload, written but not told yet
+        self.writes_recorded = False
+        self.repeated = 0
+        self.pages = self.zeros = self.checked_pages = 0
+
+    # -- head --
+
+    def message(self, entry):
+        m = entry.payload
+        need(len(m) >= 24, "record: message of %d octets", len(m))
+        kind, n, epoch, seq, reserved = struct.unpack_from(">IIQII", m)
+        name, low, high, has_epoch, sender, lanes = RECORDS.get(kind, ("record 0x%x" % kind, 0, 65512, "any", "both", "any"))
+        self.what = "%s of epoch %d" % (name, epoch) if epoch else name
+        need(len(m) == (24 + n + 7) & ~7, "%s: body of %d octets in a message of %d", self.what, n, len(m))
+        need(low <= n <= high, "%s: body of %d octets", self.what, n)
+        need(reserved == 0, "%s: reserved field of the head is not 0", self.what)
+        need(not any(m[24 + n:]), "%s: padding is not zeros", self.what)
+        need(kind in RECORDS or kind & OPTIONAL, "%s: unknown and not optional", self.what)
+        need(has_epoch != "yes" or epoch, "%s: no epoch", self.what)
+        need(has_epoch != "no" or not epoch, "%s: an epoch where there is none", self.what)
+        if self.repetition(entry, seq):
+            return
+        if entry.lane and entry.direction in self.ended:
+            return  # on its way when the side said its last word: without effect
+        self.order(entry, kind, sender, lanes)
+        handler = getattr(self, "on_" + name.replace("-", "_"), None) if kind in RECORDS else None
+        if handler:
+            handler(entry, epoch, seq, m[24:24 + n])
+
+    def repetition(self, entry, seq):
+        at = (entry.direction, entry.lane)
+        step = (seq - self.seq.get(at, 0)) & M32
+        if step == 1:
+            self.seq[at] = seq
+            return False
+        need(step == 0 or step >= 1 << 31, "%s: number %d on lane %d, %d was expected", self.what, seq, entry.lane,
+             (self.seq.get(at, 0) + 1) & M32)
+        need(entry.direction == 2, "%s: number %d on lane %d was sent before", self.what, seq, entry.lane)
+        self.repeated += 1
+        return True
+
+    def order(self, entry, kind, sender, lanes):
+        need(entry.direction not in self.ended, "%s: behind the last record of its side", self.what)
+        if self.primary_direction is None:
+            need(kind == 0x01, "%s: before hello", self.what)
+            self.primary_direction = entry.direction
+        side = "primary" if entry.direction == self.primary_direction else "secondary"
+        need(sender in (side, "both"), "%s: sent by the %s", self.what, side)
+        if lanes != "any":
+            need((entry.lane == 0) == (lanes == "0"), "%s: on lane %d", self.what, entry.lane)
+            need(lanes != "1" or entry.lane == 1, "%s: on lane %d", self.what, entry.lane)
+        need(not self.hello or entry.lane <= self.hello["lanes"], "%s: on lane %d of %d", self.what, entry.lane,
+             self.hello and self.hello["lanes"])
+        if kind in (0x31, 0x32):
+            return
+        if kind == 0x01:
+            need(self.hello is None, "%s: a second one", self.what)
+        elif kind == 0x04:
+            need(self.hello and self.regions is None, "%s: not behind hello", self.what)
+        elif kind in (0x02, 0x03):
+            need(self.hello_ack is None, "%s: hello was answered already", self.what)
+            need(kind == 0x03 or self.regions, "%s: before regions", self.what)
+        else:
+            need(self.hello_ack, "%s: before hello-ack", self.what)
+
+    # -- start and end --
+
+    def on_hello(self, entry, epoch, seq, b):
+        (magic, vmin, vmax, placement, mode, needed, offered, _session, _generation, _committed, nr_pages, state_max,
+         page, chunk, lanes, beat, misses, identity, name, reserved) = struct.unpack_from(">8sHHHHQQ16sQQQQIIIIIIII", b)
+        need(magic == b"ft-recor", "hello: no magic number")
+        need(1 <= vmin <= vmax, "hello: versions %d to %d", vmin, vmax)
+        need(placement in (1, 2), "hello: placement %d", placement)
+        need(mode in (1, 2), "hello: mode %d", mode)
+        need(nr_pages and nr_pages % 64 == 0 and nr_pages <= 1 << 51, "hello: %d pages", nr_pages)
+        need(page == PAGE, "hello: pages of %d octets", page)
+        need(chunk >= page and chunk & (chunk - 1) == 0, "hello: chunks of %d octets", chunk)
+        need(1 <= lanes <= 8, "hello: %d data lanes", lanes)
+        need(1 <= beat <= 60000 and 1 <= misses <= 1000, "hello: heartbeat of %d ms, %d misses", beat, misses)
+        need(identity <= 16383 and name <= 127, "hello: identity of %d and name of %d octets", identity, name)
+        need(reserved == 0, "hello: reserved field is not 0")
+        need(len(b) == 112 + identity + name, "hello: its length and its counts do not agree")
+        need(printable(b[112:112 + identity], b"\t\n"), "hello: identity is not printable")
+        need(printable(b[112 + identity:]), "hello: name is not printable")
+        self.hello = dict(versions=(vmin, vmax), placement=placement, needed=needed, offered=offered, nr_pages=nr_pages,
+                          state_max=state_max, lanes=lanes, beat=beat, misses=misses)
+
+    def on_hello_ack(self, entry, epoch, seq, b):
+        version, placement, credits, caps, _generation, _committed, beat, misses = struct.unpack(">HHIQQQII", b)
+        h = self.hello
+        need(h["versions"][0] <= version <= h["versions"][1], "hello-ack: version %d was not offered", version)
+        need(placement == h["placement"], "hello-ack: placement %d was not asked for", placement)
+        need(credits >= 1 and (placement != 1 or credits == 1), "hello-ack: %d epoch credits", credits)
+        need(caps & h["needed"] == h["needed"], "hello-ack: a needed capability is not in use")
+        need(caps & ~(h["needed"] | h["offered"]) == 0, "hello-ack: a capability in use was not offered")
+        need(h["beat"] <= beat <= 60000 and h["misses"] <= misses <= 1000, "hello-ack: heartbeat of %d ms, %d misses", beat,
+             misses)
+        self.hello_ack = dict(credits=credits)
+
+    def on_regions(self, entry, epoch, seq, b):
+        count, reserved = struct.unpack_from(">II", b)
+        need(1 <= count <= 1024, "regions: %d regions", count)
+        need(reserved == 0, "regions: reserved field is not 0")
+        at, end, regions, names = 8, 0, [], set()
+        for i in range(count):
+            need(at + 24 <= len(b), "regions: its length and its counts do not agree")
+            first, length, flags, n = struct.unpack_from(">QQII", b, at)
+            need(first % 64 == 0 and first >= end, "region %d: begins at page %d", i, first)
+            need(length and length % PAGE == 0, "region %d: %d octets", i, length)
+            end = first + length // PAGE
+            need(end <= self.hello["nr_pages"], "region %d: ends behind the page space", i)
+            need(flags == 0, "region %d: flags are not 0", i)
+            need(1 <= n <= 127, "region %d: name of %d octets", i, n)
+            padded = (n + 7) & ~7
+            need(at + 24 + padded <= len(b), "regions: its length and its counts do not agree")
+            name = b[at + 24:at + 24 + n]
+            need(printable(name), "region %d: name is not printable", i)
+            need(name not in names, "region %d: its name is taken", i)
+            need(not any(b[at + 24 + n:at + 24 + padded]), "region %d: padding is not zeros", i)
+            names.add(name)
+            regions.append((first, end))
+            at += 24 + padded
+        need(at == len(b), "regions: its length and its counts do not agree")
+        self.regions = regions
+
+    def reason(self, entry, b):
+        _code, n = struct.unpack_from(">II", b)
+        need(n <= 400, "%s: reason of %d octets", self.what, n)
+        need(len(b) == 8 + n, "%s: its length and its counts do not agree", self.what)
+        need(printable(b[8:]), "%s: reason is not printable", self.what)
+        self.ended.add(entry.direction)
+
+    def on_refuse(self, entry, epoch, seq, b):
+        self.reason(entry, b)
+        self.refused = True
+
+    def on_bye(self, entry, epoch, seq, b):
+        self.reason(entry, b)
+
+    def on_error(self, entry, epoch, seq, b):
+        self.reason(entry, b)
+
+    def on_sync_progress(self, entry, epoch, seq, b):
+        need(struct.unpack_from(">II", b)[1] == 0, "sync-progress: reserved field is not 0")
+
+    # -- an epoch --
+
+    def write(self, entry):
+        need(self.hello_ack, "write: before hello-ack")
+        need(entry.direction == self.primary_direction, "write: by the secondary")
+        if entry.direction in self.ended:
+            return
+        need(1 <= entry.lane <= self.hello["lanes"], "write: on lane %d", entry.lane)
+        need(entry.window == 0, "write: to window %d", entry.window)
+        need(entry.offset % PAGE == 0 and entry.write_bytes % PAGE == 0, "write: not whole pages")
+        first, nr = entry.offset // PAGE, entry.write_bytes // PAGE
+        need(first + nr <= self.hello["nr_pages"], "write: outside of the page space")
+        if self.hello_ack["credits"] == 1:
+            need(self.applied == self.committed, "write: epoch %d is not applied yet", self.committed)
+        self.writes_recorded = True
+        for i in range(nr):
+            self.untold[entry.lane, first + i] = entry.payload[i * PAGE:(i + 1) * PAGE] if entry.payload else None
+
+    def under_way(self, entry, epoch, seq):
+        """The epoch of a record that tells something of it."""
+        lane = entry.lane
+        need(epoch > self.whole, "%s: epoch %d is over", self.what, self.whole)
+        need(epoch >= self.lane_epoch.get(lane, 0), "%s: behind a record of epoch %d on its lane", self.what,
+             self.lane_epoch.get(lane, 0))
+        need(epoch <= self.applied + self.hello_ack["credits"], "%s: only epoch %d is applied", self.what, self.applied)
+        e = self.epochs.setdefault(epoch, Epoch())
+        if lane:
+            need(e.commit is None or self.ahead(e.commit["seq"][lane - 1], seq) >= 0,
+                 "%s: behind the last record that the commit names", self.what)
+            self.lane_epoch[lane] = epoch
+            e.last[lane] = seq
+        return e
+
+    @staticmethod
+    def ahead(a, b):
+        step = (a - b) & M32
+        return step - (1 << 32) if step >= 1 << 31 else step
+
+    def runs(self, b):
+        count, nr_pages, digest = struct.unpack_from(">IIQ", b)
+        need(1 <= count <= 2048, "%s: %d runs", self.what, count)
+        need(1 <= nr_pages <= 2048, "%s: %d pages", self.what, nr_pages)
+        need(len(b) == 16 + 16 * count, "%s: its length and its counts do not agree", self.what)
+        pages, end = [], -1
+        for i in range(count):
+            first, nr, reserved = struct.unpack_from(">QII", b, 16 + 16 * i)
+            need(reserved == 0, "%s: run %d: reserved field is not 0", self.what, i)
+            need(1 <= nr <= 2048, "%s: run %d: %d pages", self.what, i, nr)
+            need(first > end, "%s: run %d: page %d is not behind the run before and a gap", self.what, i, first)
+            end = first + nr
+            need(any(a <= first and end <= z for a, z in self.regions) or
+                 all(any(a <= p < z for a, z in self.regions) for p in range(first, end)),
+                 "%s: run %d: page %d or one behind it lies in no region", self.what, i, first)
+            pages.extend(range(first, end))
+        need(len(pages) == nr_pages, "%s: %d pages announced, its runs have %d", self.what, nr_pages, len(pages))
+        return pages, digest
+
+    def told(self, e, lane, pages):
+        for page in pages:
+            need(e.lane_of.setdefault(page, lane) == lane, "%s: page %d was told on lane %d, and now on lane %d", self.what,
+                 page, e.lane_of[page], lane)
+
+    def on_notify_write(self, entry, epoch, seq, b):
+        e = self.under_way(entry, epoch, seq)
+        pages, digest = self.runs(b)
+        self.told(e, entry.lane, pages)
+        if self.writes_recorded or entry.direction == 1:
+            total, full = 0, True
+            for page in pages:
+                need((entry.lane, page) in self.untold, "%s: page %d was not written on lane %d", self.what, page, entry.lane)
+                octets = self.untold.pop((entry.lane, page))
+                full = full and octets is not None
+                total += xxh3(octets, page) if full else 0
+            if full:
+                need(total & M64 == digest, "%s: digest of its pages is %016x, not %016x", self.what, total & M64, digest)
+                self.checked_pages += len(pages)
+        e.data_pages += len(pages)
+        e.digest += digest
+        self.pages += len(pages)
+
+    def on_zero_pages(self, entry, epoch, seq, b):
+        e = self.under_way(entry, epoch, seq)
+        pages, digest = self.runs(b)
+        self.told(e, entry.lane, pages)
+        total = sum(xxh3(page.to_bytes(8, "big")) for page in pages) & M64
+        need(total == digest, "%s: digest of its page numbers is %016x, not %016x", self.what, total, digest)
+        e.zero_pages += len(pages)
+        e.digest += digest
+        self.zeros += len(pages)
+
+    def on_device_state(self, entry, epoch, seq, b):
+        e = self.under_way(entry, epoch, seq)
+        total, offset = struct.unpack_from(">QQ", b)
+        need(total <= self.hello["state_max"], "%s: %d octets, hello said at most %d", self.what, total, self.hello["state_max"])
+        need(e.state_total in (None, total), "%s: %d octets in all, and %d before", self.what, total, e.state_total or 0)
+        need(offset == len(e.state), "%s: piece at offset %d, %d was expected", self.what, offset, len(e.state))
+        need(offset + len(b) - 16 <= total, "%s: piece ends behind the state", self.what)
+        e.state_total = total
+        e.state += b[16:]
+
+    def on_commit(self, entry, epoch, seq, b):
+        need(epoch == self.committed + 1, "%s: epoch %d was expected", self.what, self.committed + 1)
+        e = self.under_way(entry, epoch, seq)
+        data, zero, state, digest, lanes, reserved, *seqs = struct.unpack(">QQQQII8I", b)
+        need(lanes == self.hello["lanes"], "%s: %d data lanes", self.what, lanes)
+        need(reserved == 0, "%s: reserved field is not 0", self.what)
+        need(not any(seqs[lanes:]), "%s: number of a lane that is not used", self.what)
+        for lane, last in e.last.items():
+            need(self.ahead(seqs[lane - 1], last) >= 0, "%s: lane %d is at record %d already, not %d", self.what, lane, last,
+                 seqs[lane - 1])
+        e.commit = dict(data=data, zero=zero, state=state, digest=digest, seq=seqs)
+        self.committed = epoch
+
+    def settle(self):
+        """Is the next epoch whole?  Tried after each record: lanes have no order between them."""
+        e = self.epochs.get(self.whole + 1)
+        if not e or not e.commit:
+            return
+        for lane in range(1, self.hello["lanes"] + 1):
+            if self.ahead(self.seq.get((self.primary_direction, lane), 0), e.commit["seq"][lane - 1]) < 0:
+                return
+        n = self.whole + 1
+        c = e.commit
+        need(e.data_pages == c["data"], "commit of epoch %d: %d data pages told, %d announced", n, e.data_pages, c["data"])
+        need(e.zero_pages == c["zero"], "commit of epoch %d: %d zero pages told, %d announced", n, e.zero_pages, c["zero"])
+        need(len(e.state) == (e.state_total or 0) == c["state"], "commit of epoch %d: %d octets of device state came, %d announced",
+             n, len(e.state), c["state"])
+        digest = (e.digest + xxh3(bytes(e.state), len(e.state))) & M64
+        need(digest == c["digest"], "commit of epoch %d: digest is %016x, not %016x", n, digest, c["digest"])
+        if self.hello_ack["credits"] == 1:
+            for lane, page in self.untold:
+                raise Bad("commit of epoch %d: page %d was written on lane %d and not told" % (n, page, lane))
+        del self.epochs[n]
+        self.whole = n
+
+    def on_ack(self, entry, epoch, seq, b):
+        need(epoch == self.acked + 1, "%s: epoch %d was expected", self.what, self.acked + 1)
+        need(epoch <= self.whole, "%s: before the epoch was whole", self.what)
+        self.acked = epoch
+
+    def on_applied(self, entry, epoch, seq, b):
+        need(epoch == self.applied + 1, "%s: epoch %d was expected", self.what, self.applied + 1)
+        need(epoch <= self.acked, "%s: before its ack", self.what)
+        self.applied = epoch
+
+
+def verify(path):
+    """The closing sentence; raises Bad."""
+    totals = dict(connections=0, committed=0, acked=0, applied=0, pages=0, zeros=0, checked=0, repeated=0)
+    with (sys.stdin.buffer if path == "-" else open(path, "rb")) as file:
+        recording = None
+        try:
+            recording = Recording(file)
+            live = {}
+            for entry in recording:
+                step(live, entry, totals)
+            for connection in live.values():
+                add(totals, connection)
+        except Bad as bad:
+            raise Bad("octet %d: %s" % (recording.at if recording else 0, bad)) from None
+    return ("%(connections)d connections, %(committed)d epochs committed, %(acked)d acknowledged, %(applied)d applied; "
+            "%(pages)d data pages (%(checked)d by their octets), %(zeros)d zero pages, %(repeated)d repeated records" % totals)
+
+
+def step(live, entry, totals):
+    """@live: the connections that are open, by number."""
+    number = entry.connection
+    if entry.kind in (3, 4):
+        need(printable(entry.payload), "text of open or close is not printable")
+    if entry.kind == 3:
+        need(number == totals["connections"] + 1, "open: connection %d, %d was expected", number, totals["connections"] + 1)
+        totals["connections"] = number
+        live[number] = Connection()
+        return
+    need(number in live, "an entry of connection %d, which is not open", number)
+    if entry.kind == 4:
+        add(totals, live.pop(number))
+    elif entry.kind == 2:
+        live[number].write(entry)
+    else:
+        live[number].message(entry)
+        live[number].settle()
+
+
+def add(totals, c):
+    totals["committed"] += c.whole
+    totals["acked"] += c.acked
+    totals["applied"] += c.applied
+    totals["pages"] += c.pages
+    totals["zeros"] += c.zeros
+    totals["checked"] += c.checked_pages
+    totals["repeated"] += c.repeated
+
+
+def main(argv):
+    if len(argv) < 2 or argv[1] in ("-h", "--help"):
+        print(__doc__.strip())
+        return 0 if len(argv) > 1 else 2
+    status = 0
+    for path in argv[1:]:
+        try:
+            print("%s: ok: %s" % (path, verify(path)))
+        except Bad as bad:
+            print("%s: %s" % (path, bad))
+            status = 1
+        except OSError as error:
+            print("%s: %s" % (path, error.strerror))
+            status = 1
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv))

@@ -1,0 +1,166 @@
+/* SPDX-License-Identifier: MIT */
+/* stress_oracle.c - the standby image is what the primary was at the border of the epoch it was told, octet by octet.
+ *
+ *   bite    a guest whose dirty tracking loses pages must be found out: else the comparison proves nothing
+ *   plain   epochs of guests drawn by the seed (pattern, sizes, regions, vCPUs, state, lanes) over tcp; every applied epoch is
+ *           compared; each guest ends in a failover, from which it goes on exactly
+ *   faults  the same over a transport that misbehaves, with its reconnects
+ *
+ * stress_oracle [--epochs N] [--seed S]     N: compared in the plain part; each fault kind gets a twentieth of it */
+#include <inttypes.h>
+#include <string.h>
+#include "check.h"
+#include "clock.h"
+#include "pair.h"
+#include "rng.h"
+
+#define EPOCHS_PER_GUEST 100
+
+static const char *const fault_kinds[] = {
+	"delay=3",    "reorder=1,delay=2", "dup=30",      "slow=20000000", "cut=2000000", "cutmsg=150",
+	"oneway=150", "stall=150:200",	   "stall=150:0", "corrupt=60",
+};
+
+static void draw_memory(struct rng *r, struct sim_config *c)
+{
+	c->nr_regions = (uint32_t)rng_range(r, 1, 3);
+	for (uint32_t i = 0; i < c->nr_regions; i++)
+		c->region_bytes[i] = rng_range(r, 17, 700) * FT_PAGE_SIZE;
+	c->prefill_pages = rng_range(r, 0, 400);
+	c->working_set_pages = rng_next(r) & 1 ? 0 : rng_range(r, 20, 600);
+}
+
+static void draw_guest(struct rng *r, struct sim_config *c)
+{
+	sim_config_init(c);
+	draw_memory(r, c);
+	c->seed = rng_next(r);
+	c->nr_cpus = (uint32_t)rng_range(r, 1, 4);
+	c->pattern = (enum sim_pattern)rng_range(r, 0, SIM_PATTERN_COUNT - 1);
+	c->rate = rng_range(r, 1, 60) * 2000;
+	c->pages_per_epoch = rng_next(r) % 4 ? 0 : rng_range(r, 1, 1000);
+	c->state_bytes = rng_range(r, 256, 200000);
+	c->output_every = rng_range(r, 2, 200);
+}
+
+static const char *draw_settings(struct rng *r, char *buf, size_t size)
+{
+	snprintf(buf, size, "lanes=%u,interval=%u,suspect=20000,pause-max=10000", (unsigned)rng_range(r, 1, 4), (unsigned)rng_range(r, 1, 3));
+	return buf;
+}
+
+/* Takes over whatever the secondary is doing, and checks what goes on there. */
+static void end_in_failover(struct pair *p)
+{
+	struct ft_failover_result res;
+	struct ft_error err = { 0 };
+
+	CHECK_OK(ft_session_failover(p->secondary, FT_FAILOVER_FORCE, &res, &err), err);
+	pair_check_promoted(p, &res);
+}
+
+static void must_bite(void)
+{
+	struct pair_options opt;
+	struct pair p;
+
+	pair_options_init(&opt);
+	opt.compare = true;
+	opt.sim.pattern = SIM_UNIFORM;
+	pair_open(&p, &opt);
+	pair_wait_protected(&p);
+	pair_wait_applied(&p, 5);
+	pair_check_compared(&p);
+	sim_lose_dirty(p.primary_sim, 20);
+	pair_wait_applied(&p, 200);
+	CHECK(sim_lost_dirty(p.primary_sim) > 0, "no dirty page was lost, so nothing was tried");
+	CHECK(atomic_load(&p.differs), "the oracle did not notice %" PRIu64 " lost dirty pages", sim_lost_dirty(p.primary_sim));
+	printf("bite: noticed: %s\n", p.difference.msg);
+	pair_close(&p);
+}
+
+static uint64_t run_guest(struct rng *r, uint64_t epochs)
+{
+	struct pair_options opt;
+	char settings[160];
+	struct pair p;
+	uint64_t compared;
+
+	pair_options_init(&opt);
+	opt.compare = true;
+	opt.primary = draw_settings(r, settings, sizeof(settings));
+	draw_guest(r, &opt.sim);
+	pair_open(&p, &opt);
+	pair_wait_protected(&p);
+	pair_wait_applied(&p, epochs);
+	pair_check_compared(&p);
+	end_in_failover(&p);
+	pair_wait(p.primary, STATE(FENCED));
+	pair_check_stopped(&p);
+	compared = atomic_load(&p.compared);
+	pair_check_compared(&p);
+	pair_close(&p);
+	return compared;
+}
+
+static void run_plain(struct rng *r, uint64_t epochs)
+{
+	uint64_t compared = 0, guests = 0;
+
+	while (compared < epochs) {
+		compared += run_guest(r, EPOCHS_PER_GUEST);
+		guests++;
+	}
+	printf("plain: %" PRIu64 " epochs of %" PRIu64 " guests are what the oracle says\n", compared, guests);
+}
+
+/* A wrapper that cuts does so again and again: the primary comes back each time and starts with a full sync. */
+static void run_fault(struct rng *r, const char *kind, uint64_t epochs)
+{
+	struct pair_options opt;
+	char settings[160], drawn[120], spec[96];
+	struct pair p;
+
+	pair_options_init(&opt);
+	opt.compare = true;
+	/* what says nothing any more is to be noticed in time */
+	snprintf(settings, sizeof(settings), "heartbeat-misses=10,%s", draw_settings(r, drawn, sizeof(drawn)));
+	opt.primary = settings;
+	opt.secondary = "heartbeat-misses=10";
+	snprintf(spec, sizeof(spec), "%s,seed=%" PRIu64, kind, rng_next(r) % 100000);
+	opt.fault = spec;
+	draw_guest(r, &opt.sim);
+	opt.sim.pages_per_epoch = 0;
+	opt.sim.rate = 5000;
+	opt.sim.state_bytes = 5000;
+	pair_open(&p, &opt);
+	pair_wait_applied(&p, epochs);
+	pair_check_compared(&p);
+	pair_wait(p.secondary, STATE(STANDBY) | STATE(STANDBY_SUSPECT));
+	end_in_failover(&p);
+	printf("%s: %" PRIu64 " epochs are what the oracle says, %" PRIu64 " losses\n", spec, (uint64_t)atomic_load(&p.compared),
+	       (uint64_t)atomic_load(&p.losses));
+	pair_check_compared(&p);
+	pair_close(&p);
+}
+
+int main(int argc, char **argv)
+{
+	uint64_t epochs = 1500, seed = 1;
+	struct rng r;
+
+	for (int i = 1; i + 1 < argc; i += 2) {
+		if (strcmp(argv[i], "--epochs") == 0)
+			epochs = strtoull(argv[i + 1], NULL, 10);
+		else if (strcmp(argv[i], "--seed") == 0)
+			seed = strtoull(argv[i + 1], NULL, 10);
+	}
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	r.state = seed;
+	printf("seed %" PRIu64 "\n", seed);
+	must_bite();
+	run_plain(&r, epochs);
+	for (size_t i = 0; i < sizeof(fault_kinds) / sizeof(fault_kinds[0]); i++)
+		run_fault(&r, fault_kinds[i], epochs / 20 + 10);
+	return 0;
+}

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/* test_capture.c - checkpoint/capture.c and copy.c against a naive model: which pages, in which slots, with which
+ * octets. */
+#include <criterion/criterion.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "capture.h"
+#include "copy.h"
+#include "digest.h"
+
+#define PAGE FT_PAGE_SIZE
+#define REGIONS 3u
+
+static const uint64_t sizes[REGIONS] = { 3000, 64, 700 }; /* gaps behind the first and the last */
+
+struct rig {
+	struct pool *pool;
+	struct slab *slab;
+	struct slab_plan *plan;
+	struct region_table *regions;
+	uint8_t *memory[REGIONS];
+	struct bitmap *dirty;
+	uint64_t random;
+};
+
+static uint64_t rnd(struct rig *r, uint64_t below)
+{
+	r->random ^= r->random << 13;
+	r->random ^= r->random >> 7;
+	r->random ^= r->random << 17;
+	return r->random % below;
+}
+
+static void rig_open(struct rig *r)
+{
+	struct pool_options opt = { .cap_bytes = 64u << 20 };
+	struct ft_error err;
+
+	memset(r, 0, sizeof(*r));
+	r->random = 42;
+	cr_assert_eq(pool_create(&r->pool, &opt, &err), 0, "%s", err.msg);
+	cr_assert_eq(slab_create(&r->slab, r->pool), 0);
+	r->plan = calloc(1, sizeof(*r->plan));
+	r->regions = region_table_empty();
+	for (unsigned i = 0; i < REGIONS; i++) {
+		struct region_table *more;
+
+		r->memory[i] = aligned_alloc(PAGE, sizes[i] * PAGE);
+		for (uint64_t at = 0; at < sizes[i] * PAGE; at += 8)
+			*(uint64_t *)(void *)(r->memory[i] + at) = rnd(r, UINT64_MAX);
+		for (uint64_t p = 0; p < sizes[i]; p++)
+			if (rnd(r, 4) == 0)
+				memset(r->memory[i] + p * PAGE, 0, PAGE);
+		more = region_table_add(r->regions, (const char[]){ (char)('a' + i), 0 }, r->memory[i], sizes[i] * PAGE,
+					&err);
+		cr_assert(more, "%s", err.msg);
+		region_table_free(r->regions);
+		r->regions = more;
+	}
+	cr_assert_eq(bitmap_create(&r->dirty, r->regions->nr_pages), 0);
+}
+
+static void rig_close(struct rig *r)
+{
+	bitmap_destroy(r->dirty);
+	region_table_free(r->regions);
+	for (unsigned i = 0; i < REGIONS; i++)
+		free(r->memory[i]);
+	free(r->plan);
+	slab_destroy(r->slab, r->pool);
+	pool_destroy(r->pool);
+}
+
+/* A plan says exactly what the slab holds: each slot in one run, in order, the runs as long as can be. */
+static void check_plan(const struct slab *s, const struct slab_plan *p)
+{
+	uint64_t data_digest = 0, zero_digest = 0;
+	uint32_t slot = 0, d = 0, z = 0, nr_data = 0, nr_zero = 0;
+
+	while (slot < s->nr) {
+		bool zero = z < p->nr_zero_runs && p->zero[z].first == s->page[slot];
+		struct page_run run = zero ? p->zero[z++] : p->data[d++];
+
+		cr_assert_eq(run.first, s->page[slot]);
+		cr_assert_gt(run.nr, 0);
+		if (!zero)
+			cr_assert_eq(p->data_slot[d - 1], slot);
+		for (uint64_t i = 0; i < run.nr; i++, slot++) {
+			const uint8_t *page = s->memory + slot * PAGE;
+
+			cr_assert_eq(s->page[slot], run.first + i);
+			cr_assert_eq(page_is_zero(page) != 0, zero);
+			data_digest += zero ? 0 : digest_page(page, run.first + i);
+			zero_digest += zero ? digest_zero(run.first + i) : 0;
+		}
+		*(zero ? &nr_zero : &nr_data) += (uint32_t)run.nr;
+		if (slot < s->nr && s->page[slot] == run.first + run.nr)
+			cr_assert_neq(page_is_zero(s->memory + slot * PAGE) != 0, zero,
+				      "runs that touch are not merged");
+	}
+	cr_assert_eq(d, p->nr_data_runs);
+	cr_assert_eq(z, p->nr_zero_runs);
+	cr_assert_eq(nr_data, p->nr_data);
+	cr_assert_eq(nr_zero, p->nr_zero);
+	cr_assert_eq(data_digest, p->data_digest);
+	cr_assert_eq(zero_digest, p->zero_digest);
+}
+
+/* Capture all of the dirty set and compare with a walk over it, page by page. */
+static void check_capture(struct rig *r)
+{
+	uint64_t at = 0, page = 0;
+	uint32_t n;
+
+	do {
+		memset(r->slab->memory, 0xee, SLAB_PAGES * PAGE);
+		n = capture_fill(r->slab, r->regions, r->dirty, &at);
+		cr_assert_eq(n, r->slab->nr);
+		for (uint32_t slot = 0; slot < n; slot++, page++) {
+			while (!bitmap_test(r->dirty, page) || !region_of_page(r->regions, page))
+				page++;
+			cr_assert_eq(r->slab->page[slot], page);
+			cr_assert_eq(memcmp(r->slab->memory + slot * PAGE, region_page_address(r->regions, page, NULL),
+					    PAGE),
+				     0);
+		}
+		for (uint64_t i = n * (uint64_t)PAGE; i < SLAB_PAGES * PAGE; i++)
+			cr_assert_eq(r->slab->memory[i], 0xee);
+		slab_plan(r->slab, r->plan);
+		check_plan(r->slab, r->plan);
+	} while (n == SLAB_PAGES);
+	for (; page < r->regions->nr_pages; page++)
+		cr_assert_not(bitmap_test(r->dirty, page) && region_of_page(r->regions, page), "page %lu is forgotten",
+			      (unsigned long)page);
+	cr_assert_eq(capture_fill(r->slab, r->regions, r->dirty, &at), 0);
+}
+
+Test(capture, random_sets, .timeout = 120)
+{
+	static struct rig r;
+
+	rig_open(&r);
+	check_capture(&r); /* nothing */
+	for (unsigned round = 0; round < 60; round++) {
+		uint64_t longest = 1 + rnd(&r, round % 2 ? 4 : 300);
+
+		bitmap_clear(r.dirty);
+		for (uint64_t n = rnd(&r, 200); n; n--) {
+			uint64_t first = rnd(&r, r.regions->nr_pages), nr = 1 + rnd(&r, longest);
+
+			bitmap_set_run(r.dirty, first,
+				       nr > r.regions->nr_pages - first ? r.regions->nr_pages - first
+									: nr); /* gaps too */
+		}
+		check_capture(&r);
+	}
+	bitmap_set_run(r.dirty, 0, r.regions->nr_pages); /* all: regions that touch, a slab filled to its end */
+	check_capture(&r);
+	rig_close(&r);
+}
+
+Test(capture, removed_region_is_passed_over)
+{
+	static struct rig r;
+	struct region_table *t;
+
+	rig_open(&r);
+	t = region_table_without(r.regions, 1, NULL);
+	region_table_free(r.regions);
+	r.regions = t;
+	bitmap_set_run(r.dirty, 0, t->nr_pages);
+	check_capture(&r);
+	rig_close(&r);
+}
+
+Test(capture, exactly_full)
+{
+	static struct rig r;
+	uint64_t at = 0;
+
+	rig_open(&r);
+	bitmap_set_run(r.dirty, 100, SLAB_PAGES);
+	cr_assert_eq(capture_fill(r.slab, r.regions, r.dirty, &at), SLAB_PAGES);
+	cr_assert_eq(at, 100 + SLAB_PAGES);
+	cr_assert_eq(capture_fill(r.slab, r.regions, r.dirty, &at), 0);
+	cr_assert_eq(r.slab->nr, 0);
+	rig_close(&r);
+}
+
+Test(capture, at_the_cap)
+{
+	struct pool_options opt = { .cap_bytes = 4u << 20 };
+	struct slab *slab = (void *)1;
+	struct pool *pool;
+	struct ft_error err;
+
+	cr_assert_eq(pool_create(&pool, &opt, &err), 0, "%s", err.msg);
+	cr_assert_eq(slab_create(&slab, pool), -12);
+	cr_assert_null(slab);
+	slab_destroy(NULL, pool);
+	pool_destroy(pool);
+}
+
+/* pages_clear: on pages of zeros, used ones, and every mixture of both. */
+Test(capture, clear)
+{
+	uint8_t *at = aligned_alloc(PAGE, 5000 * PAGE);
+	uint64_t used = 0;
+
+	memset(at, 1, 5000 * PAGE);
+	for (uint64_t p = 10; p < 4990; p++)
+		if (p * 2654435761u % 7 < 3)
+			memset(at + p * PAGE, 0, PAGE);
+		else
+			used++;
+	cr_assert_eq(pages_clear(at + 10 * PAGE, 4980), used);
+	for (uint64_t p = 0; p < 5000; p++)
+		cr_assert_eq(page_is_zero(at + p * PAGE) != 0, p >= 10 && p < 4990, "page %lu", (unsigned long)p);
+	cr_assert_eq(pages_clear(at + 10 * PAGE, 4980), 0);
+	free(at);
+}
+
+/* A private mapping of a file that is not in memory: to drop it would bring the file's octets back. */
+Test(capture, clear_private_file)
+{
+	char name[] = "clear-XXXXXX";
+	int fd = mkstemp(name);
+	static uint8_t page[PAGE];
+	uint8_t *at;
+
+	cr_assert_geq(fd, 0);
+	unlink(name);
+	memset(page, 5, PAGE);
+	for (unsigned i = 0; i < 64; i++)
+		cr_assert_eq(write(fd, page, PAGE), PAGE);
+	fsync(fd);
+	posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* on a tmpfs nothing happens, and nothing is shown */
+	at = mmap(NULL, 64 * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
+	cr_assert_neq(at, MAP_FAILED);
+	cr_assert_eq(pages_clear(at, 64), 64);
+	for (uint64_t p = 0; p < 64; p++)
+		cr_assert(page_is_zero(at + p * PAGE));
+	munmap(at, 64 * PAGE);
+	close(fd);
+}

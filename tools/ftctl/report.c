@@ -1,0 +1,133 @@
+/* SPDX-License-Identifier: MIT */
+/* report.c - status and statistics in words. */
+#include "ftctl.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "human.h"
+
+static const char *value_text(char buf[static HUMAN_MAX], const char *unit, uint64_t v)
+{
+	if (strcmp(unit, "ns") == 0)
+		return human_ns(buf, v);
+	if (strcmp(unit, "bytes") == 0)
+		return human_bytes(buf, v);
+	return human_count(buf, v);
+}
+
+static const json_t *dist_of(const json_t *stats, const char *metric)
+{
+	return json_object_get(json_object_get(stats, "dist"), metric);
+}
+
+static uint64_t counter_of(const json_t *stats, const char *name)
+{
+	return field_u64(json_object_get(stats, "counter"), name);
+}
+
+/* "pause  p50 2.10 ms, p99 3.40 ms, max 9.8 ms"; nothing if nothing was measured. */
+static void line_dist(FILE *out, const char *label, const json_t *stats, const char *metric)
+{
+	const json_t *d = dist_of(stats, metric);
+	const char *unit = field_text(d, "unit");
+	char a[HUMAN_MAX], b[HUMAN_MAX], c[HUMAN_MAX];
+
+	if (field_u64(d, "count"))
+		fprintf(out, "  %-12s p50 %s, p99 %s, max %s\n", label, value_text(a, unit, field_u64(d, "p50")),
+			value_text(b, unit, field_u64(d, "p99")), value_text(c, unit, field_u64(d, "max")));
+}
+
+static void line_sync(FILE *out, const json_t *s)
+{
+	uint64_t done = field_u64(s, "sync_pages_done"), total = field_u64(s, "sync_pages_total");
+	char a[HUMAN_MAX], b[HUMAN_MAX];
+
+	if (!strstr(field_text(s, "state"), "syncing"))
+		return;
+	fprintf(out, "  %-12s round %" PRIu64 ", %s of %s pages", "full copy", field_u64(s, "sync_round"),
+		human_count(a, done), human_count(b, total));
+	if (total)
+		fprintf(out, " (%" PRIu64 "%%)", (uint64_t)((double)done * 100 / (double)total));
+	fputc('\n', out);
+}
+
+static void line_epochs(FILE *out, const json_t *s, bool is_primary)
+{
+	char a[HUMAN_MAX], b[HUMAN_MAX], c[HUMAN_MAX], d[HUMAN_MAX];
+
+	human_count(d, field_u64(s, "epoch_applied"));
+	human_count(c, field_u64(s, "epoch_acked"));
+	if (is_primary)
+		fprintf(out, "  %-12s %s running, %s sent, %s acked, %s applied\n", "epoch",
+			human_count(a, field_u64(s, "epoch_running")), human_count(b, field_u64(s, "epoch_sent")), c, d);
+	else
+		fprintf(out, "  %-12s %s acked, %s applied\n", "epoch", c, d);
+}
+
+static void line_traffic(FILE *out, const json_t *stats, bool is_primary)
+{
+	char a[HUMAN_MAX], b[HUMAN_MAX], c[HUMAN_MAX];
+
+	if (!stats)
+		return;
+	if (is_primary)
+		fprintf(out, "  %-12s %s in %s pages, and %s zero pages\n", "sent", human_bytes(a, counter_of(stats, "bytes-sent")),
+			human_count(b, counter_of(stats, "pages")), human_count(c, counter_of(stats, "zero-pages")));
+	else
+		fprintf(out, "  %-12s %s\n", "received", human_bytes(a, counter_of(stats, "bytes-received")));
+}
+
+void report_status(FILE *out, const json_t *s, const json_t *stats)
+{
+	bool is_primary = strcmp(field_text(s, "role"), "primary") == 0;
+	char a[HUMAN_MAX], b[HUMAN_MAX];
+	const char *reason = field_text(s, "reason");
+
+	fprintf(out, "%s: %s, %s for %s%s%s\n", field_text(s, "name"), field_text(s, "role"), field_text(s, "state"),
+		human_ns(a, field_u64(s, "state_age_ns")), *reason ? ": " : "", reason);
+	fprintf(out, "  %-12s %s\n", "protected", json_is_true(json_object_get(s, "protected")) ? "yes" : "NO");
+	if (*field_text(s, "peer"))
+		fprintf(out, "  %-12s %s\n", "peer", field_text(s, "peer"));
+	line_sync(out, s);
+	line_epochs(out, s, is_primary);
+	if (is_primary) {
+		fprintf(out, "  %-12s %" PRIu64 " ms\n", "interval", field_u64(s, "interval_ms"));
+		line_dist(out, "pause", stats, "pause");
+		line_dist(out, "output delay", stats, "output-delay");
+	} else {
+		line_dist(out, "apply", stats, "apply");
+	}
+	line_traffic(out, stats, is_primary);
+	fprintf(out, "  %-12s %s of %s\n", "memory", human_bytes(a, field_u64(s, "memory_bytes")),
+		human_bytes(b, field_u64(s, "memory_cap_bytes")));
+	fprintf(out, "  %-12s %s in %" PRIu64 " region%s%s\n", "guest", human_bytes(a, field_u64(s, "guest_bytes")),
+		field_u64(s, "regions"), field_u64(s, "regions") == 1 ? "" : "s", json_is_true(json_object_get(s, "guest_paused")) ? ", PAUSED" : "");
+	fprintf(out, "  %-12s %" PRIu64 "\n", "generation", field_u64(s, "generation"));
+	if (*field_text(s, "bottleneck"))
+		fprintf(out, "  %-12s %s\n", "bottleneck", field_text(s, "bottleneck"));
+}
+
+void report_stats(FILE *out, const json_t *stats)
+{
+	const char *name, *unit;
+	json_t *d, *n;
+	char t[5][HUMAN_MAX];
+
+	fprintf(out, "%-14s %12s %12s %12s %12s %12s %12s\n", "", "count", "min", "mean", "p50", "p99", "max");
+	json_object_foreach(json_object_get(stats, "dist"), name, d) {
+		double mean = json_number_value(json_object_get(d, "mean"));
+		uint64_t count = field_u64(d, "count");
+
+		if (!count)
+			continue;
+		unit = field_text(d, "unit");
+		fprintf(out, "%-14s %12" PRIu64 " %12s %12s %12s %12s %12s\n", name, count,
+			value_text(t[0], unit, field_u64(d, "min")), value_text(t[1], unit, mean > 0 ? (uint64_t)mean : 0),
+			value_text(t[2], unit, field_u64(d, "p50")), value_text(t[3], unit, field_u64(d, "p99")),
+			value_text(t[4], unit, field_u64(d, "max")));
+	}
+	fputc('\n', out);
+	json_object_foreach(json_object_get(stats, "counter"), name, n)
+		fprintf(out, "%-14s %12s\n", name, human_count(t[0], (uint64_t)json_integer_value(n)));
+}
