@@ -21,7 +21,8 @@
  *  T1  completed <= posted, and a ticket counts as completed only when its last octet is in the kernel.
  *  T2  octets reach a window only under windows->lock and after the check of the extent under that same lock.
  *  T3  after a frame went out in part and cannot be continued, the lane is torn and nothing more is sent on it.
- * Order of locks: sending turn, tx turn, rx_lock is taken alone; windows->lock and conn.lock nest in any of them. */
+ * Order of locks: sending turn, tx turn.  Who holds rx_lock only tries the tx turn; who holds the tx turn never asks for rx_lock.
+ * windows->lock, conn.lock and turn.lock are innermost. */
 #include "tcp.h"
 
 #include <errno.h>

@@ -409,6 +409,9 @@ EACH_KIND(transport, the_last_octets_of_a_window_can_be_written)
 	cr_assert_eq(recv_text(d.b, soon(), &d.err), 0, "%s", d.err.msg);
 	cr_assert_arr_eq(d.window + WINDOW_BYTES - 4, "last", 4);
 	cr_assert_arr_eq(d.window, "four", 4);
+	tp_window_close(d.b, 15);
+	tp_window_close(d.b, TP_WINDOWS_MAX);
+	cr_assert_eq(tp_window_open(d.b, 15, d.window, 4, &d.err), 0, "a number can be used again: %s", d.err.msg);
 	duo_close(&d);
 }
 
