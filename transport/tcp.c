@@ -297,22 +297,39 @@ static int train_push(struct tcp *s, struct lane *l, struct ft_error *err)
 	return 0;
 }
 
+/* await_room - 0: there may be room; -ETIMEDOUT; or the end of this direction.  The end of the peer's stream is one too: nobody half
+ * closes, so its process is gone or has closed, and perhaps with so much unread that no room will ever be. */
+static int await_room(struct tcp *s, struct lane *l, uint64_t deadline, struct ft_error *err)
+{
+	struct pollfd p[2] = { { .fd = l->fd, .events = POLLOUT | POLLRDHUP }, { .fd = s->halt_tx_fd, .events = POLLIN } };
+	struct ft_error why;
+	int n = poll(p, 2, deadline_poll_ms(deadline));
+
+	if (n < 0 && errno != EINTR)
+		return err_sys(err, -errno, "poll");
+	if (n > 0 && p[1].revents)
+		return conn_fate_tx(&s->conn, err);
+	if (n > 0 && (p[0].revents & POLLRDHUP) && !(p[0].revents & (POLLERR | POLLHUP))) {
+		l->torn = true;
+		err_set(&why, -EPIPE, "lane %u: cannot send, the peer has ended the stream", l->index);
+		return conn_break_tx(&s->conn, &why, err);
+	}
+	if (n <= 0 && now_ns() >= deadline)
+		return err_set(err, -ETIMEDOUT, "%s %s: lane %u: no room", s->conn.name, s->conn.peer, l->index);
+	return 0;
+}
+
 /* train_finish - all of it, until @deadline.  -ETIMEDOUT and -ECANCELED: the rest can still go. */
 static int train_finish(struct tcp *s, struct lane *l, uint64_t deadline, struct ft_error *err)
 {
-	for (;;) {
-		int r = train_push(s, l, err);
+	int r;
 
-		if (r != -EAGAIN)
-			return r;
-		r = wait_fd(l->fd, POLLOUT, s->halt_tx_fd, deadline);
-		if (r == -ETIMEDOUT)
-			return err_set(err, r, "%s %s: lane %u: no room", s->conn.name, s->conn.peer, l->index);
-		if (r != 0 && conn_fate_tx(&s->conn, err) != 0)
-			return conn_fate_tx(&s->conn, err);
+	while ((r = train_push(s, l, err)) == -EAGAIN) {
+		r = await_room(s, l, deadline, err);
 		if (r != 0)
-			return err_sys(err, r, "poll");
+			break;
 	}
+	return r;
 }
 
 static int lane_enter(struct tcp *s, struct lane *l, uint64_t deadline, struct ft_error *err)
