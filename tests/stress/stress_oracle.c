@@ -136,7 +136,7 @@ static void open_faulty(struct pair *p, struct rng *r, const struct fault_kind *
 	pair_options_init(&opt);
 	opt.compare = true;
 	/* what says nothing any more is to be noticed in time */
-	snprintf(settings, sizeof(settings), "heartbeat-misses=10,%s", draw_settings(r, drawn, sizeof(drawn)));
+	snprintf(settings, sizeof(settings), "heartbeat-misses=10,commit-timeout=1000,%s", draw_settings(r, drawn, sizeof(drawn)));
 	opt.primary = settings;
 	opt.secondary = "heartbeat-misses=10";
 	snprintf(spec, sizeof(spec), "%s,seed=%" PRIu64, kind->spec, rng_next(r) % 100000);
