@@ -187,10 +187,10 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	p->sent = job->epoch;
 	pthread_mutex_unlock(&s->lock);
 	atomic_store(&s->epoch_sent, job->epoch);
-	r = send_commit(p, sh, job, err);
+	sh->bytes += job->state.len;
+	r = send_commit(p, sh, job, err); /* from here on the job may be acknowledged and filled again */
 	if (r)
 		return r;
-	sh->bytes += job->state.len;
 	stats_add(&s->stats, FT_METRIC_SHIP, now - sh->first_ns);
 	stats_phase(&s->stats, PHASE_SHIP, now - sh->first_ns);
 	stats_add(&s->stats, FT_METRIC_ZERO_PAGES, sh->nr_zero);
