@@ -82,7 +82,7 @@ bool text_printable(const void *text, size_t n)
 	return true;
 }
 
-static bool identity_printable(const void *text, size_t n)
+bool identity_printable(const void *text, size_t n)
 {
 	const uint8_t *t = text;
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """machine.py - what the end-to-end tests share: the guest of tools/guest, QEMU's monitor, the console, a pair of ftqemu."""
+import glob
 import json
 import os
 import re
@@ -173,10 +174,13 @@ class Processes:
 
     @staticmethod
     def kill(p):
-        try:
-            os.killpg(p.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        """The host dies: the process and its children (ftqemu's QEMU is in a session of its own)."""
+        children = [int(c) for f in glob.glob('/proc/%d/task/*/children' % p.pid) for c in open(f).read().split()]
+        for kill, pid in [(os.killpg, p.pid)] + [(os.kill, c) for c in children]:
+            try:
+                kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         p.wait()
 
     def log(self, name):

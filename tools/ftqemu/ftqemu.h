@@ -21,7 +21,7 @@ struct args {
 	const char *qmp, *then_secondary;
 	uint64_t pid, hold_bytes;
 	bool unsafe_output, verbose;
-	enum state_method state_method;
+	enum devstate_method state_method;
 };
 
 enum role { ROLE_PRIMARY, ROLE_SECONDARY, ROLE_ATTACH };

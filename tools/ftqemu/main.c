@@ -16,7 +16,7 @@ static int set_method(void *user, const struct cli_option *opt, const char *valu
 {
 	struct args *args = user;
 
-	if (state_method_parse(value, &args->state_method) == 0)
+	if (devstate_method_parse(value, &args->state_method) == 0)
 		return 0;
 	err->code = -EINVAL;
 	snprintf(err->msg, sizeof(err->msg), "%s: '%.40s' is none of auto, pipe, stopcont, migrate", opt->name, value);

@@ -247,7 +247,7 @@ static int command(void *user, const char *cmd, const json_t *args, json_t **rep
 	}
 	if (!strcmp(cmd, "machine")) {
 		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I}", "name", machine_name(r->machine), "pid", (json_int_t)machine_pid(r->machine),
-				   "run-dir", machine_run_dir(r->machine), "state-method", state_method_name(machine_method(r->machine)), "tracking",
+				   "run-dir", machine_run_dir(r->machine), "state-method", devstate_method_name(machine_method(r->machine)), "tracking",
 				   machine_tracking(r->machine), "held-bytes", (json_int_t)machine_held(r->machine));
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}

@@ -21,6 +21,7 @@
 #include "qmp.h"
 
 #define SHIM_MS 10000
+#define RUN_DIRS_MAX 100 /* of one name */
 #define CAPTURE_MAX (1u << 20)
 
 /* ---- run directory ------------------------------------------------------------------------------ */
@@ -54,29 +55,41 @@ static void sweep(const char *dir)
 		closedir(d);
 }
 
-int run_dir_make(const char *base, const char *name, char *out, size_t size, int *lock, struct ft_error *err)
+/* -EBUSY: in use. */
+static int take_dir(const char *dir, int *lock, struct ft_error *err)
 {
 	char path[512];
-	int rc;
+	int rc = make_private(dir, err);
 
-	*lock = -1;
-	if (!name[0] || name[0] == '.' || strchr(name, '/'))
-		return fail(err, -EINVAL, "machine name \"%s\": neither empty nor with a slash or a dot in front, please", name);
-	if (snprintf(out, size, "%s/%s", base, name) >= (int)size)
-		return fail(err, -ENAMETOOLONG, "machine name \"%.40s...\" is too long", name);
-	rc = make_private(out, err);
 	if (rc)
 		return rc;
-	snprintf(path, sizeof(path), "%s/lock", out);
+	snprintf(path, sizeof(path), "%s/lock", dir);
 	*lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (*lock < 0)
 		return fail_sys(err, -errno, "%s", path);
 	if (flock(*lock, LOCK_EX | LOCK_NB)) {
 		fd_close(lock);
-		return fail(err, -EBUSY, "a machine called \"%s\" runs on this host already (%s); give another --name, or use ftqemu attach", name, out);
+		return fail(err, -EBUSY, "run directory %s is in use", dir);
 	}
-	sweep(out);
+	sweep(dir);
 	return 0;
+}
+
+int run_dir_make(const char *base, const char *name, char *out, size_t size, int *lock, struct ft_error *err)
+{
+	int rc = -EBUSY, n;
+
+	*lock = -1;
+	if (!name[0] || name[0] == '.' || strchr(name, '/'))
+		return fail(err, -EINVAL, "machine name \"%s\": neither empty nor with a slash or a dot in front, please", name);
+	for (n = 1; rc == -EBUSY && n <= RUN_DIRS_MAX; n++) {
+		int used = n == 1 ? snprintf(out, size, "%s/%s", base, name) : snprintf(out, size, "%s/%s.%d", base, name, n);
+
+		if (used >= (int)size)
+			return fail(err, -ENAMETOOLONG, "machine name \"%.40s...\" is too long", name);
+		rc = take_dir(out, lock, err);
+	}
+	return rc;
 }
 
 void run_dir_remove(const char *dir)
@@ -234,15 +247,20 @@ void launch_last_words(const char *log, char *buf, size_t size)
 
 /* ---- guard -------------------------------------------------------------------------------------- */
 
+static bool is_there(void *user)
+{
+	return kill(*(pid_t *)user, 0) == 0;
+}
+
 /* The guest of the dead was paused by it, and nobody else will let it run. */
-static void let_run(const char *qmp_path)
+static void let_run(const char *qmp_path, pid_t pid)
 {
 	uint64_t deadline = util_deadline_ms(10000);
 	const char *status;
 	json_t *ret = NULL;
 	struct qmp *q;
 
-	if (qmp_open(&q, qmp_path, deadline, NULL, NULL, NULL, NULL))
+	if (qmp_open(&q, qmp_path, deadline, is_there, NULL, &pid, NULL))
 		return;
 	if (!qmp_call(q, "query-status", -1, deadline, &ret, NULL, NULL)) {
 		status = json_string_value(json_object_get(ret, "status"));
@@ -254,7 +272,7 @@ static void let_run(const char *qmp_path)
 	qmp_close(q);
 }
 
-static void guard(const char *qmp_path, int leash)
+static void guard(const char *qmp_path, pid_t pid, int leash)
 {
 	bool armed = false;
 	char what;
@@ -264,10 +282,10 @@ static void guard(const char *qmp_path, int leash)
 		if (n == 1)
 			armed = what == 'a';
 	if (armed)
-		let_run(qmp_path);
+		let_run(qmp_path, pid);
 }
 
-int guard_start(const char *qmp_path, int *fd, struct ft_error *err)
+int guard_start(const char *qmp_path, pid_t qemu, int *fd, struct ft_error *err)
 {
 	int leash[2];
 	sigset_t none;
@@ -293,7 +311,7 @@ int guard_start(const char *qmp_path, int *fd, struct ft_error *err)
 		dup2(leash[0], 0);
 		/* nothing of the dead may be held: its sockets are how others see that it died */
 		syscall(SYS_close_range, 1, ~0u, 0);
-		guard(qmp_path, 0);
+		guard(qmp_path, qemu, 0);
 		_exit(0);
 	}
 	waitpid(pid, NULL, 0);

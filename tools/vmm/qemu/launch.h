@@ -8,9 +8,9 @@
 #include <sys/types.h>
 #include "util.h"
 
-/* run_dir_make - @out gets the private directory of machine @name in @base (such as /run/ft, which is there).  0700 and ours,
- * or it is refused.  What a dead predecessor left in it is removed; -EBUSY: a QEMU is using it.  *@lock is held while it is
- * used, by QEMU too: it is inherited. */
+/* run_dir_make - @out gets the private directory of machine @name in @base (such as /run/ft, which is there): NAME, or NAME.2,
+ * NAME.3 ... if QEMUs use those.  0700 and ours, or it is refused.  What a dead predecessor left in it is removed.  *@lock is
+ * held while it is used, by QEMU too: it is inherited. */
 int run_dir_make(const char *base, const char *name, char *out, size_t size, int *lock, struct ft_error *err);
 void run_dir_remove(const char *dir);
 
@@ -32,8 +32,8 @@ char *launch_capture(char *const *argv);
 /* launch_last_words - last line of @log into @buf ("" if none). */
 void launch_last_words(const char *log, char *buf, size_t size);
 
-/* guard_start - fork the guard of the QEMU that listens at @qmp_path.  *@fd: its leash. */
-int guard_start(const char *qmp_path, int *fd, struct ft_error *err);
+/* guard_start - fork the guard of the QEMU @pid that listens at @qmp_path.  *@fd: its leash. */
+int guard_start(const char *qmp_path, pid_t pid, int *fd, struct ft_error *err);
 /* guard_arm - whether the guest is to run on if we die now (not while the operator or a fence holds it). */
 void guard_arm(int fd, bool armed);
 

@@ -55,7 +55,7 @@ struct machine {
 
 	struct cmdline cmdline;
 	struct qmp *qmp;
-	struct state *state;
+	struct devstate *state;
 	struct tracker *tracker;
 	struct consoles *consoles;
 	char *identity;
@@ -90,11 +90,11 @@ static int track_start(void *user, struct ft_error *err)
 	int rc = 0;
 
 	if (!m->is_chosen) {
-		rc = state_choose(m->state, err);
+		rc = devstate_choose(m->state, err);
 		if (rc)
 			return rc;
 		m->is_chosen = true;
-		say(m, FT_LOG_INFO, "device state is taken by %s, pages are tracked by %s", state_method_name(state_method(m->state)),
+		say(m, FT_LOG_INFO, "device state is taken by %s, pages are tracked by %s", devstate_method_name(devstate_method(m->state)),
 		    tracker_method(m->tracker));
 	}
 	m->estimate_until_ns = 0;
@@ -157,11 +157,11 @@ static uint64_t estimate_dirty(void *user)
 static int pause_guest(void *user, struct ft_error *err)
 {
 	struct machine *m = user;
-	enum state_method before = state_method(m->state);
-	int rc = state_pause(m->state, err);
+	enum devstate_method before = devstate_method(m->state);
+	int rc = devstate_pause(m->state, err);
 
-	if (state_method(m->state) != before)
-		say(m, FT_LOG_WARN, "device state: %s failed, going on with %s", state_method_name(before), state_method_name(state_method(m->state)));
+	if (devstate_method(m->state) != before)
+		say(m, FT_LOG_WARN, "device state: %s failed, going on with %s", devstate_method_name(before), devstate_method_name(devstate_method(m->state)));
 	m->is_paused = !rc;
 	return rc;
 }
@@ -179,9 +179,9 @@ static void sink_advance(void *user, size_t len)
 static int save_state(void *user, struct ft_state_sink *sink, struct ft_error *err)
 {
 	struct machine *m = user;
-	struct state_sink to = { sink_buffer, sink_advance, sink };
+	struct devstate_sink to = { sink_buffer, sink_advance, sink };
 
-	return state_save(m->state, &to, err);
+	return devstate_save(m->state, &to, err);
 }
 
 static int resume_guest(void *user, struct ft_error *err)
@@ -189,13 +189,13 @@ static int resume_guest(void *user, struct ft_error *err)
 	struct machine *m = user;
 
 	m->is_paused = false;
-	return state_resume(m->state, err);
+	return devstate_resume(m->state, err);
 }
 
 static int guest_hold(void *user, bool hold, struct ft_error *err)
 {
 	struct machine *m = user;
-	int rc = hold ? state_stop(m->state, err) : state_cont(m->state, err);
+	int rc = hold ? devstate_stop(m->state, err) : devstate_cont(m->state, err);
 
 	if (!rc)
 		guard_arm(m->guard, !hold);
@@ -245,7 +245,7 @@ static void add_last_words(struct machine *m, struct ft_error *err)
 static int load_state(void *user, const void *buf, size_t len, struct ft_error *err)
 {
 	struct machine *m = user;
-	int rc = state_load(m->state, buf, len, err);
+	int rc = devstate_load(m->state, buf, len, err);
 
 	if (rc)
 		add_last_words(m, err);
@@ -255,7 +255,7 @@ static int load_state(void *user, const void *buf, size_t len, struct ft_error *
 static int activate(void *user, struct ft_error *err)
 {
 	struct machine *m = user;
-	int rc = state_cont(m->state, err);
+	int rc = devstate_cont(m->state, err);
 
 	if (rc)
 		return rc;
@@ -301,7 +301,7 @@ static void qmp_event(void *user, const char *name, const json_t *data)
 	const char *reason;
 
 	if (m->state)
-		state_event(m->state, name, data);
+		devstate_event(m->state, name, data);
 	if (!strcmp(name, "SHUTDOWN")) {
 		reason = json_string_value(json_object_get(data, "reason"));
 		snprintf(m->end_reason, sizeof(m->end_reason), "%s", reason ? reason : "shutdown");
@@ -319,13 +319,13 @@ static bool is_alive(void *user)
 static int open_state(struct machine *m, struct ft_error *err)
 {
 	json_t *ret;
-	int rc = state_open(&m->state, m->qmp, m->config.method, m->cmdline.has_picture, m->cmdline.bare_stream, err);
+	int rc = devstate_open(&m->state, m->qmp, m->config.method, m->cmdline.has_picture, m->cmdline.bare_stream, err);
 
 	if (!rc)
 		rc = qmp_call(m->qmp, "query-status", -1, util_deadline_ms(QMP_MS), &ret, err, NULL);
 	if (rc)
 		return rc;
-	state_set_running(m->state, json_is_true(json_object_get(ret, "running")));
+	devstate_set_running(m->state, json_is_true(json_object_get(ret, "running")));
 	json_decref(ret);
 	return 0;
 }
@@ -637,7 +637,7 @@ static int make(struct machine *m, struct ft_error *err)
 	if (!rc)
 		rc = write_json(m, err);
 	if (!rc)
-		rc = guard_start(m->qmp_path, &m->guard, err);
+		rc = guard_start(m->qmp_path, m->pid, &m->guard, err);
 	if (!rc)
 		rc = open_consoles(m, false, err);
 	return rc;
@@ -776,7 +776,7 @@ static int take(struct machine *m, struct ft_error *err)
 	if (!rc)
 		rc = open_tracker(m, err);
 	if (!rc)
-		rc = guard_start(m->qmp_path, &m->guard, err);
+		rc = guard_start(m->qmp_path, m->pid, &m->guard, err);
 	if (!rc)
 		rc = override_console(m, err);
 	if (!rc)
@@ -809,7 +809,8 @@ int machine_open(struct machine **out, const struct machine_config *config, stru
 		return rc;
 	}
 	if (m->was_started)
-		guard_arm(m->guard, state_running(m->state));
+		guard_arm(m->guard, devstate_running(m->state));
+	say(m, FT_LOG_INFO, "QEMU is process %d, its sockets are in %s", (int)m->pid, m->run_dir);
 	*out = m;
 	return 0;
 }
@@ -824,7 +825,7 @@ void machine_close(struct machine *m)
 		qmp_pump(m->qmp);
 	consoles_close(m->consoles, m->consoles ? 500 : 0);
 	tracker_close(m->tracker);
-	state_close(m->state);
+	devstate_close(m->state);
 	qmp_close(m->qmp);
 	if (m->guard >= 0)
 		guard_arm(m->guard, false); /* an orderly end leaves nothing paused */
@@ -890,9 +891,9 @@ const char *machine_tracking(const struct machine *m)
 	return tracker_method(m->tracker);
 }
 
-enum state_method machine_method(const struct machine *m)
+enum devstate_method machine_method(const struct machine *m)
 {
-	return state_method(m->state);
+	return devstate_method(m->state);
 }
 
 uint64_t machine_held(struct machine *m)
@@ -906,7 +907,7 @@ int machine_start(struct machine *m, struct ft_error *err)
 
 	if (m->was_started)
 		return 0;
-	rc = state_cont(m->state, err);
+	rc = devstate_cont(m->state, err);
 	if (rc)
 		return rc;
 	m->was_started = true;

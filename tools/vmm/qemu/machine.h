@@ -11,7 +11,7 @@
 #include <sys/types.h>
 #include <ft/ft.h>
 #include "cmdline.h"
-#include "state.h"
+#include "devstate.h"
 
 struct machine;
 
@@ -24,7 +24,7 @@ struct machine_config {
 	const char *shim;	 /* NULL: where it is built or installed */
 	const char *console;	 /* destination instead of the first console's own; NULL */
 	const char *qemu_log;	 /* NULL: qemu.log in the run directory */
-	enum state_method method;
+	enum devstate_method method;
 	bool is_secondary, unsafe_output;
 	uint64_t hold_bytes;	 /* of output, for each console */
 	/* [any thread] A line for the user, and events of the session.  May be NULL. */
@@ -49,7 +49,7 @@ const char *machine_identity(const struct machine *m);
 pid_t machine_pid(const struct machine *m);
 int machine_pidfd(const struct machine *m); /* readable when QEMU has ended */
 const char *machine_tracking(const struct machine *m); /* "wp", "soft-dirty" */
-enum state_method machine_method(const struct machine *m);
+enum devstate_method machine_method(const struct machine *m);
 uint64_t machine_held(struct machine *m); /* octets of output held */
 
 extern const struct ft_vmm_ops machine_ops; /* user: the machine */

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* state.c - see state.h.
+/* devstate.c - see devstate.h.
  *
  * `running` follows QEMU's STOP and RESUME events, so that a guest that stood still anyway (stopped by the operator,
  * powered off with -no-shutdown, panicked) is replicated as it is and not started by us.
  *
  * pipe: the pipe has one page while QEMU writes its first octets, so that it blocks, and is widened when the state is to
  * be read: QEMU then writes all of it at once, and not in steps of a page with two task switches each. */
-#include "state.h"
+#include "devstate.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,9 +36,9 @@ enum phase {
 	PHASE_SAVED, /* pipe: QEMU has answered and let the guest run */
 };
 
-struct state {
+struct devstate {
 	struct qmp *qmp;
-	enum state_method method; /* in use; AUTO: not chosen yet */
+	enum devstate_method method; /* in use; AUTO: not chosen yet */
 	bool is_auto, picture, can_migrate;
 	atomic_bool running;
 	atomic_int outcome;
@@ -54,24 +54,24 @@ struct state {
 	int pipe_qemu; /* its number in QEMU; -1: to be made */
 	json_int_t pipe_set;
 	int memfd, memfd_qemu;
-	enum state_method next; /* taken up after this pause; AUTO: stay */
+	enum devstate_method next; /* taken up after this pause; AUTO: stay */
 	char waste[READ_STEP];	/* for states that nobody wants */
 };
 
 static const char *const method_name[] = { "auto", "pipe", "stopcont", "migrate" };
 
-const char *state_method_name(enum state_method m)
+const char *devstate_method_name(enum devstate_method m)
 {
 	return method_name[m];
 }
 
-int state_method_parse(const char *text, enum state_method *out)
+int devstate_method_parse(const char *text, enum devstate_method *out)
 {
 	int i;
 
-	for (i = 0; i <= STATE_MIGRATE; i++)
+	for (i = 0; i <= DEVSTATE_MIGRATE; i++)
 		if (!strcmp(text, method_name[i])) {
-			*out = (enum state_method)i;
+			*out = (enum devstate_method)i;
 			return 0;
 		}
 	return -EINVAL;
@@ -79,7 +79,7 @@ int state_method_parse(const char *text, enum state_method *out)
 
 /* ---- events ------------------------------------------------------------------------------------- */
 
-void state_event(struct state *s, const char *name, const json_t *data)
+void devstate_event(struct devstate *s, const char *name, const json_t *data)
 {
 	const char *status;
 
@@ -96,34 +96,34 @@ void state_event(struct state *s, const char *name, const json_t *data)
 	}
 }
 
-void state_set_running(struct state *s, bool running)
+void devstate_set_running(struct devstate *s, bool running)
 {
 	atomic_store(&s->running, running);
 }
 
-bool state_running(const struct state *s)
+bool devstate_running(const struct devstate *s)
 {
 	return atomic_load(&s->running);
 }
 
 static bool has_outcome(void *user)
 {
-	return atomic_load(&((struct state *)user)->outcome) != OUTCOME_NONE;
+	return atomic_load(&((struct devstate *)user)->outcome) != OUTCOME_NONE;
 }
 
 static bool runs(void *user)
 {
-	return state_running(user);
+	return devstate_running(user);
 }
 
 static bool stands(void *user)
 {
-	return !state_running(user);
+	return !devstate_running(user);
 }
 
 /* ---- commands that all ways share --------------------------------------------------------------- */
 
-int state_stop(struct state *s, struct ft_error *err)
+int devstate_stop(struct devstate *s, struct ft_error *err)
 {
 	uint64_t deadline = util_deadline_ms(STEP_MS);
 	int rc = qmp_call(s->qmp, "stop", -1, deadline, NULL, err, NULL);
@@ -132,7 +132,7 @@ int state_stop(struct state *s, struct ft_error *err)
 }
 
 /* Right after a migration QEMU says for a moment that it is not finalized yet.  A guest must not stay paused for that. */
-int state_cont(struct state *s, struct ft_error *err)
+int devstate_cont(struct devstate *s, struct ft_error *err)
 {
 	uint64_t deadline = util_deadline_ms(STEP_MS), give_up = util_deadline_ms(CONT_MS);
 	int rc;
@@ -147,7 +147,7 @@ int state_cont(struct state *s, struct ft_error *err)
 }
 
 /* Gives @fd to QEMU for good; *@number is its number there, *@set what remove-fd wants. */
-static int give_fd(struct state *s, int fd, int *number, json_int_t *set, struct ft_error *err)
+static int give_fd(struct devstate *s, int fd, int *number, json_int_t *set, struct ft_error *err)
 {
 	json_t *ret;
 	int rc = qmp_call(s->qmp, "add-fd", fd, util_deadline_ms(STEP_MS), &ret, err, NULL);
@@ -163,7 +163,7 @@ static int give_fd(struct state *s, int fd, int *number, json_int_t *set, struct
 
 /* ---- pipe --------------------------------------------------------------------------------------- */
 
-static void pipe_unmake(struct state *s)
+static void pipe_unmake(struct devstate *s)
 {
 	struct ft_error ignored;
 
@@ -175,7 +175,7 @@ static void pipe_unmake(struct state *s)
 	fd_close(&s->pipe[1]);
 }
 
-static int pipe_make(struct state *s, struct ft_error *err)
+static int pipe_make(struct devstate *s, struct ft_error *err)
 {
 	int rc = 0;
 
@@ -193,7 +193,7 @@ static int pipe_make(struct state *s, struct ft_error *err)
 }
 
 /* A pipe of one page that is empty. */
-static int pipe_ready(struct state *s, struct ft_error *err)
+static int pipe_ready(struct devstate *s, struct ft_error *err)
 {
 	int left = 0;
 
@@ -205,7 +205,7 @@ static int pipe_ready(struct state *s, struct ft_error *err)
 }
 
 /* Wait until the pipe has something or QEMU has answered. */
-static int pipe_wait(struct state *s, uint64_t deadline, struct ft_error *err)
+static int pipe_wait(struct devstate *s, uint64_t deadline, struct ft_error *err)
 {
 	struct pollfd p[2] = { { .fd = s->pipe[0], .events = POLLIN }, { .fd = qmp_fd(s->qmp), .events = POLLIN } };
 	int n = poll(p, 2, util_left_ms(deadline));
@@ -217,7 +217,7 @@ static int pipe_wait(struct state *s, uint64_t deadline, struct ft_error *err)
 	return 0;
 }
 
-static int pipe_answer(struct state *s, struct ft_error *err)
+static int pipe_answer(struct devstate *s, struct ft_error *err)
 {
 	uint64_t id = s->save_id;
 
@@ -226,14 +226,14 @@ static int pipe_answer(struct state *s, struct ft_error *err)
 }
 
 /* QEMU answered before the pipe was full: it refused, or the state was too short to make it wait. */
-static int pipe_not_held(struct state *s, struct ft_error *err)
+static int pipe_not_held(struct devstate *s, struct ft_error *err)
 {
 	int rc = pipe_answer(s, err);
 
 	return rc ? rc : fail(err, -ENODATA, "the device state fits into the pipe, so QEMU did not wait");
 }
 
-static int pipe_pause(struct state *s, struct ft_error *err)
+static int pipe_pause(struct devstate *s, struct ft_error *err)
 {
 	uint64_t deadline = util_deadline_ms(STEP_MS);
 	char path[32];
@@ -261,7 +261,7 @@ static int pipe_pause(struct state *s, struct ft_error *err)
 }
 
 /* Read until QEMU has answered and the pipe is empty. */
-static int pipe_drain(struct state *s, const struct state_sink *sink, uint64_t deadline, struct ft_error *err)
+static int pipe_drain(struct devstate *s, const struct devstate_sink *sink, uint64_t deadline, struct ft_error *err)
 {
 	bool answered = false;
 	int rc;
@@ -295,7 +295,7 @@ static int pipe_drain(struct state *s, const struct state_sink *sink, uint64_t d
 	}
 }
 
-static int pipe_save(struct state *s, const struct state_sink *sink, struct ft_error *err)
+static int pipe_save(struct devstate *s, const struct devstate_sink *sink, struct ft_error *err)
 {
 	int rc = pipe_drain(s, sink, util_deadline_ms(STEP_MS), err);
 
@@ -308,7 +308,7 @@ static int pipe_save(struct state *s, const struct state_sink *sink, struct ft_e
 	return rc;
 }
 
-static int pipe_resume(struct state *s, struct ft_error *err)
+static int pipe_resume(struct devstate *s, struct ft_error *err)
 {
 	struct ft_error ignored;
 
@@ -319,14 +319,14 @@ static int pipe_resume(struct state *s, struct ft_error *err)
 		if (pipe_answer(s, &ignored))
 			pipe_unmake(s);
 	}
-	if (s->was_running && !state_running(s))
-		return state_cont(s, err);
+	if (s->was_running && !devstate_running(s))
+		return devstate_cont(s, err);
 	return 0;
 }
 
 /* ---- stop, save, cont --------------------------------------------------------------------------- */
 
-static int memfd_ready(struct state *s, struct ft_error *err)
+static int memfd_ready(struct devstate *s, struct ft_error *err)
 {
 	if (s->memfd < 0)
 		s->memfd = memfd_create("ft-state", MFD_CLOEXEC);
@@ -337,7 +337,7 @@ static int memfd_ready(struct state *s, struct ft_error *err)
 	return 0;
 }
 
-static int memfd_take(struct state *s, const struct state_sink *sink, struct ft_error *err)
+static int memfd_take(struct devstate *s, const struct devstate_sink *sink, struct ft_error *err)
 {
 	off_t at = 0;
 	size_t cap;
@@ -358,17 +358,17 @@ static int memfd_take(struct state *s, const struct state_sink *sink, struct ft_
 	}
 }
 
-static int stop_pause(struct state *s, struct ft_error *err)
+static int stop_pause(struct devstate *s, struct ft_error *err)
 {
-	return state_running(s) ? state_stop(s, err) : 0;
+	return devstate_running(s) ? devstate_stop(s, err) : 0;
 }
 
-static int stop_resume(struct state *s, struct ft_error *err)
+static int stop_resume(struct devstate *s, struct ft_error *err)
 {
-	return s->was_running && !state_running(s) ? state_cont(s, err) : 0;
+	return s->was_running && !devstate_running(s) ? devstate_cont(s, err) : 0;
 }
 
-static int stopcont_save(struct state *s, const struct state_sink *sink, struct ft_error *err)
+static int stopcont_save(struct devstate *s, const struct devstate_sink *sink, struct ft_error *err)
 {
 	char path[32];
 	int rc = memfd_ready(s, err);
@@ -383,7 +383,7 @@ static int stopcont_save(struct state *s, const struct state_sink *sink, struct 
 	return rc ? rc : memfd_take(s, sink, err);
 }
 
-static int migrate_ready(struct state *s, struct ft_error *err)
+static int migrate_ready(struct devstate *s, struct ft_error *err)
 {
 	uint64_t deadline = util_deadline_ms(STEP_MS);
 	int rc;
@@ -399,7 +399,7 @@ static int migrate_ready(struct state *s, struct ft_error *err)
 	return rc;
 }
 
-static int migrate_save(struct state *s, const struct state_sink *sink, struct ft_error *err)
+static int migrate_save(struct devstate *s, const struct devstate_sink *sink, struct ft_error *err)
 {
 	uint64_t deadline = util_deadline_ms(STEP_MS);
 	int rc = memfd_ready(s, err);
@@ -424,32 +424,32 @@ static int migrate_save(struct state *s, const struct state_sink *sink, struct f
 /* ---- the ways ----------------------------------------------------------------------------------- */
 
 struct way {
-	int (*pause)(struct state *s, struct ft_error *err);
-	int (*save)(struct state *s, const struct state_sink *sink, struct ft_error *err);
-	int (*resume)(struct state *s, struct ft_error *err);
+	int (*pause)(struct devstate *s, struct ft_error *err);
+	int (*save)(struct devstate *s, const struct devstate_sink *sink, struct ft_error *err);
+	int (*resume)(struct devstate *s, struct ft_error *err);
 };
 
 static const struct way ways[] = {
-	[STATE_PIPE] = { pipe_pause, pipe_save, pipe_resume },
-	[STATE_STOPCONT] = { stop_pause, stopcont_save, stop_resume },
-	[STATE_MIGRATE] = { stop_pause, migrate_save, stop_resume },
+	[DEVSTATE_PIPE] = { pipe_pause, pipe_save, pipe_resume },
+	[DEVSTATE_STOPCONT] = { stop_pause, stopcont_save, stop_resume },
+	[DEVSTATE_MIGRATE] = { stop_pause, migrate_save, stop_resume },
 };
 
-static enum state_method first_method(const struct state *s)
+static enum devstate_method first_method(const struct devstate *s)
 {
-	return s->picture && s->can_migrate ? STATE_MIGRATE : STATE_PIPE;
+	return s->picture && s->can_migrate ? DEVSTATE_MIGRATE : DEVSTATE_PIPE;
 }
 
 /* What to try when @m has failed; AUTO: nothing is left. */
-static enum state_method next_method(const struct state *s, enum state_method m)
+static enum devstate_method next_method(const struct devstate *s, enum devstate_method m)
 {
 	if (!s->is_auto)
-		return STATE_AUTO;
-	if (m == STATE_PIPE)
-		return STATE_STOPCONT;
-	if (m == STATE_MIGRATE && s->picture)
-		return STATE_PIPE;
-	return m == STATE_STOPCONT && s->can_migrate && !s->picture ? STATE_MIGRATE : STATE_AUTO;
+		return DEVSTATE_AUTO;
+	if (m == DEVSTATE_PIPE)
+		return DEVSTATE_STOPCONT;
+	if (m == DEVSTATE_MIGRATE && s->picture)
+		return DEVSTATE_PIPE;
+	return m == DEVSTATE_STOPCONT && s->can_migrate && !s->picture ? DEVSTATE_MIGRATE : DEVSTATE_AUTO;
 }
 
 /* Failures that say something about the way and not about QEMU being gone or stuck. */
@@ -458,27 +458,27 @@ static bool is_refusal(int rc)
 	return rc == -EREMOTEIO || rc == -ENODATA || rc == -ENOTSUP || rc == -EIO;
 }
 
-static int pause_by(struct state *s, struct ft_error *err)
+static int pause_by(struct devstate *s, struct ft_error *err)
 {
 	/* a resume that failed is still owed */
-	s->was_running = state_running(s) || (s->phase != PHASE_RUNNING && s->was_running);
+	s->was_running = devstate_running(s) || (s->phase != PHASE_RUNNING && s->was_running);
 	s->phase = PHASE_PAUSED;
 	return ways[s->method].pause(s, err);
 }
 
-int state_pause(struct state *s, struct ft_error *err)
+int devstate_pause(struct devstate *s, struct ft_error *err)
 {
-	enum state_method next;
+	enum devstate_method next;
 	struct ft_error ignored;
 	int rc;
 
-	if (s->method == STATE_AUTO)
+	if (s->method == DEVSTATE_AUTO)
 		s->method = first_method(s);
 	qmp_pump(s->qmp); /* what was said since: the guest may have stopped by itself */
 	rc = pause_by(s, err);
 	while (rc && is_refusal(rc)) {
 		next = next_method(s, s->method);
-		if (next == STATE_AUTO || state_resume(s, &ignored))
+		if (next == DEVSTATE_AUTO || devstate_resume(s, &ignored))
 			break;
 		s->method = next;
 		rc = pause_by(s, err);
@@ -486,20 +486,20 @@ int state_pause(struct state *s, struct ft_error *err)
 	return rc;
 }
 
-int state_save(struct state *s, const struct state_sink *sink, struct ft_error *err)
+int devstate_save(struct devstate *s, const struct devstate_sink *sink, struct ft_error *err)
 {
 	int rc = ways[s->method].save(s, sink, err);
 
 	/* too late for this pause; the next one goes another way */
 	if (rc && is_refusal(rc)) {
 		s->next = next_method(s, s->method);
-		if (s->next != STATE_AUTO)
-			fail_in(err, "%s (next time: %s)", state_method_name(s->method), state_method_name(s->next));
+		if (s->next != DEVSTATE_AUTO)
+			fail_in(err, "%s (next time: %s)", devstate_method_name(s->method), devstate_method_name(s->next));
 	}
 	return rc;
 }
 
-int state_resume(struct state *s, struct ft_error *err)
+int devstate_resume(struct devstate *s, struct ft_error *err)
 {
 	int rc = 0;
 
@@ -508,15 +508,15 @@ int state_resume(struct state *s, struct ft_error *err)
 	if (rc)
 		return rc;
 	s->phase = PHASE_RUNNING;
-	if (s->next != STATE_AUTO)
+	if (s->next != DEVSTATE_AUTO)
 		s->method = s->next;
-	s->next = STATE_AUTO;
+	s->next = DEVSTATE_AUTO;
 	return 0;
 }
 
 static void *waste_buffer(void *user, size_t want, size_t *cap)
 {
-	struct state *s = user;
+	struct devstate *s = user;
 
 	(void)want;
 	*cap = sizeof(s->waste);
@@ -529,15 +529,15 @@ static void waste_advance(void *user, size_t len)
 	(void)len;
 }
 
-static int attempt(struct state *s, struct ft_error *err)
+static int attempt(struct devstate *s, struct ft_error *err)
 {
-	const struct state_sink waste = { waste_buffer, waste_advance, s };
+	const struct devstate_sink waste = { waste_buffer, waste_advance, s };
 	struct ft_error resume_err = { 0 };
 	int rc = pause_by(s, err), resumed;
 
 	if (!rc)
 		rc = ways[s->method].save(s, &waste, err);
-	resumed = state_resume(s, &resume_err);
+	resumed = devstate_resume(s, &resume_err);
 	if (!rc && resumed) {
 		*err = resume_err;
 		rc = resumed;
@@ -545,10 +545,10 @@ static int attempt(struct state *s, struct ft_error *err)
 	return rc;
 }
 
-int state_choose(struct state *s, struct ft_error *err)
+int devstate_choose(struct devstate *s, struct ft_error *err)
 {
 	struct ft_error why = { 0 };
-	enum state_method m;
+	enum devstate_method m;
 	int rc;
 
 	qmp_pump(s->qmp);
@@ -556,13 +556,13 @@ int state_choose(struct state *s, struct ft_error *err)
 		s->method = m;
 		rc = attempt(s, &why);
 		m = next_method(s, m);
-		if (!rc || !is_refusal(rc) || m == STATE_AUTO)
+		if (!rc || !is_refusal(rc) || m == DEVSTATE_AUTO)
 			break;
 	}
-	return rc ? fail(err, rc, "device state cannot be taken (%s): %s", state_method_name(s->method), why.msg) : 0;
+	return rc ? fail(err, rc, "device state cannot be taken (%s): %s", devstate_method_name(s->method), why.msg) : 0;
 }
 
-enum state_method state_method(const struct state *s)
+enum devstate_method devstate_method(const struct devstate *s)
 {
 	return s->method;
 }
@@ -585,7 +585,7 @@ static int write_all(int fd, const char *buf, size_t len)
 	return lseek(fd, 0, SEEK_SET) ? -errno : 0;
 }
 
-int state_load(struct state *s, const void *buf, size_t len, struct ft_error *err)
+int devstate_load(struct devstate *s, const void *buf, size_t len, struct ft_error *err)
 {
 	uint64_t deadline = util_deadline_ms(LOAD_MS);
 	int rc = memfd_ready(s, err);
@@ -611,25 +611,25 @@ int state_load(struct state *s, const void *buf, size_t len, struct ft_error *er
 	return rc;
 }
 
-int state_open(struct state **out, struct qmp *qmp, enum state_method method, bool picture, bool can_migrate, struct ft_error *err)
+int devstate_open(struct devstate **out, struct qmp *qmp, enum devstate_method method, bool picture, bool can_migrate, struct ft_error *err)
 {
-	struct state *s;
+	struct devstate *s;
 
 	*out = NULL;
-	if (method == STATE_MIGRATE && !can_migrate)
+	if (method == DEVSTATE_MIGRATE && !can_migrate)
 		return fail(err, -ENOTSUP,
 			    "state method migrate: this QEMU was started without -global migration.send-configuration=off, so the standby "
 			    "could not load it");
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return fail(err, -ENOMEM, "no memory");
-	*s = (struct state){ .qmp = qmp, .method = method, .is_auto = method == STATE_AUTO, .picture = picture, .can_migrate = can_migrate,
+	*s = (struct devstate){ .qmp = qmp, .method = method, .is_auto = method == DEVSTATE_AUTO, .picture = picture, .can_migrate = can_migrate,
 			     .pipe = { -1, -1 }, .pipe_qemu = -1, .memfd = -1, .memfd_qemu = -1 };
 	*out = s;
 	return 0;
 }
 
-void state_close(struct state *s)
+void devstate_close(struct devstate *s)
 {
 	if (!s)
 		return;
