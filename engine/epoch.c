@@ -323,11 +323,9 @@ static void send_progress(struct primary *p)
 		.pages_done = atomic_load(&s->sync_done),
 		.pages_total = atomic_load(&s->sync_total),
 	};
-	uint32_t seq;
-	void *buf = link_begin(p->link, 0, &seq);
 
 	/* informational: a failure shows itself in what follows */
-	(void)!link_end(p->link, 0, create_sync_progress(buf, p->next_epoch, seq, &sp), deadline_in_ms(1000), NULL);
+	(void)!link_send_progress(p->link, p->next_epoch, &sp, deadline_in_ms(1000), NULL);
 	session_tell(s, FT_EVENT_SYNC, p->next_epoch);
 }
 

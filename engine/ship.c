@@ -372,7 +372,7 @@ static int silent(const struct primary *p, uint64_t ns, struct ft_error *err)
 		       p->heartbeat_misses, p->heartbeat_ms);
 }
 
-/* A secondary that takes no heartbeat is silent as well: its credits and its socket's room are used up. */
+/* A heartbeat that was left out is not missed: either something else is on its way, or the secondary does not read. */
 static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft_error *err)
 {
 	uint64_t now = now_ns(), limit = silence_max_ns(p), beat = p->heartbeat_ms * NS_PER_MS;
@@ -381,7 +381,7 @@ static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft
 		uint64_t deadline = a->heard_ns + limit > now + beat ? a->heard_ns + limit : now + beat;
 		int r = link_send_heartbeat(p->link, a->echo_ns, deadline, err);
 
-		if (r)
+		if (r && r != -EAGAIN)
 			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
 	}
