@@ -121,6 +121,24 @@ void leave_regions(struct primary *p)
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* From here on primary_regions_changed() finds the connection; what it did before is seen here. */
+static int publish_link(struct primary *p, struct link *l, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	bool current;
+
+	pthread_mutex_lock(&s->lock);
+	current = p->regions_used == p->regions_wanted;
+	if (current) {
+		p->link = l;
+		p->lost = false;
+		err_clear(&p->loss_error);
+		snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(l->conn));
+	}
+	pthread_mutex_unlock(&s->lock);
+	return current ? 0 : err_set(err, -ESTALE, "the machine's regions changed during the greeting");
+}
+
 static int fit_dirty(struct primary *p, struct ft_error *err)
 {
 	if (p->dirty && bitmap_pages(p->dirty) == p->regions->nr_pages)
@@ -157,15 +175,13 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 		r = send_regions(p, l, deadline, err);
 	if (!r)
 		r = receive_ack(p, l, deadline, err);
+	if (!r)
+		r = publish_link(p, l, err);
 	if (r) {
 		link_destroy(l);
 		leave_regions(p);
 		err_prefix(err, "secondary %s", s->peer_uri);
 		return r;
 	}
-	pthread_mutex_lock(&s->lock);
-	p->link = l;
-	snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(conn));
-	pthread_mutex_unlock(&s->lock);
 	return 0;
 }

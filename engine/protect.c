@@ -122,8 +122,6 @@ static void reset_connection(struct primary *p)
 	struct ft_session *s = p->s;
 
 	pthread_mutex_lock(&s->lock);
-	p->lost = false;
-	err_clear(&p->loss_error);
 	p->acked = p->applied = p->sent = 0;
 	p->cut_now = false;
 	for (unsigned i = 0; i < EPOCH_JOBS; i++)
