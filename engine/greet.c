@@ -21,6 +21,7 @@
 
 struct greeting {
 	struct link *link;
+	int stop_fd; /* the session's */
 	struct hello hello;
 	char identity[FT_IDENTITY_MAX];
 	struct region_entry *regions;
@@ -44,11 +45,9 @@ static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const
 static int receive_typed(struct greeting *g, uint32_t type, struct cursor *body, uint64_t deadline, struct ft_error *err)
 {
 	struct record_head head;
-	const void *msg;
 	uint32_t lane;
-	size_t len;
 	char got[24], want[24];
-	int r = link_receive(g->link, &lane, &head, body, &msg, &len, deadline, err);
+	int r = link_receive_greeting(g->link, g->stop_fd, &lane, &head, body, deadline, err);
 
 	if (r)
 		return r == -ETIMEDOUT ? err_set(err, r, "no %s came within %u ms", record_name(type, want), HELLO_MS) : r;
@@ -334,6 +333,7 @@ void *accept_main(void *arg)
 
 		memset(g, 0, sizeof(*g));
 		g->regions = entries;
+		g->stop_fd = s->stop_fd;
 		if (!r)
 			r = link_create(&g->link, conn, s->recording, &err);
 		if (!r) {

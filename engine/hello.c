@@ -67,32 +67,33 @@ static int refused(struct cursor *body, struct ft_error *err)
 	return err_set(err, r, "secondary refused: %.*s", (int)why.reason_bytes, why.text);
 }
 
-static int receive_ack(struct primary *p, struct link *l, uint64_t deadline, struct ft_error *err)
+static int receive_ack(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline, struct ft_error *err)
 {
 	struct record_head head;
 	struct hello_ack ack;
 	struct cursor body;
-	const void *msg;
 	uint32_t lane;
-	size_t len;
 	char name[24];
-	int r = link_receive(l, &lane, &head, &body, &msg, &len, deadline, err);
+	int r = link_receive_greeting(l, p->s->stop_fd, &lane, &head, &body, deadline, err);
 
 	if (r == -ETIMEDOUT)
 		return err_set(err, r, "no answer to hello");
 	if (r)
 		return r;
-	if (head.type == FTW_REFUSE)
+	if (head.type == FTW_REFUSE && lane == 0)
 		return refused(&body, err);
 	if (head.type != FTW_HELLO_ACK || lane != 0)
-		return err_set(err, -EPROTO, "%s instead of an answer to hello", record_name(head.type, name));
+		return err_set(err, -EPROTO, "%s on lane %u instead of an answer to hello", record_name(head.type, name), lane);
 	r = consume_hello_ack(&body, &ack, err);
 	if (r)
 		return r;
 	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != FTW_PLACEMENT_MIRROR ||
-	    ack.capabilities != 0 || ack.epoch_credits == 0)
+	    ack.capabilities != 0 || ack.epoch_credits != 1)
 		return err_set(err, -EPROTO, "hello-ack chose what was not offered (version %u, placement %u, credits %u)",
 			       ack.version, ack.placement, ack.epoch_credits);
+	if (ack.heartbeat_ms < cfg->heartbeat_ms || ack.heartbeat_misses < cfg->heartbeat_misses)
+		return err_set(err, -EPROTO, "hello-ack: %u heartbeats of %u ms are less than the %u of %u ms that were asked for",
+			       ack.heartbeat_misses, ack.heartbeat_ms, cfg->heartbeat_misses, cfg->heartbeat_ms);
 	p->epoch_credits = ack.epoch_credits;
 	p->heartbeat_ms = ack.heartbeat_ms;
 	p->heartbeat_misses = ack.heartbeat_misses;
@@ -174,7 +175,7 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	if (!r)
 		r = send_regions(p, l, deadline, err);
 	if (!r)
-		r = receive_ack(p, l, deadline, err);
+		r = receive_ack(p, l, &cfg, deadline, err);
 	if (!r)
 		r = publish_link(p, l, err);
 	if (r) {

@@ -3,11 +3,14 @@
 #include "link.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
 #include "err.h"
+
+#define STOP_SLICE_MS 50 /* how often a greeting looks whether the session is to end */
 
 int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err)
 {
@@ -131,6 +134,25 @@ int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struc
 	} while (r == -EALREADY);
 	*msg = l->in;
 	return r;
+}
+
+int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body, uint64_t deadline,
+			  struct ft_error *err)
+{
+	struct pollfd stop = { .fd = stop_fd, .events = POLLIN };
+	const void *msg;
+	size_t len;
+
+	for (;;) {
+		uint64_t slice = deadline_in_ms(STOP_SLICE_MS);
+		int r = link_receive(l, lane, head, body, &msg, &len, slice < deadline ? slice : deadline, err);
+
+		if (r != -ETIMEDOUT || now_ns() >= deadline)
+			return r;
+		if (poll(&stop, 1, 0) > 0)
+			return err_set(err, -ECANCELED, "stopped");
+		err_clear(err);
+	}
 }
 
 /* Lane 0's buffer, or NULL if what is to be sent is to be left out. */

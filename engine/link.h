@@ -46,6 +46,10 @@ int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, 
 int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struct cursor *body, const void **msg, size_t *len,
 		 uint64_t deadline, struct ft_error *err);
 
+/* link_receive_greeting - the same, and -ECANCELED soon after @stop_fd became readable: nobody cuts a connection that is not in use yet. */
+int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body, uint64_t deadline,
+			  struct ft_error *err);
+
 /* Records that may be left out: a heartbeat, a word of progress.  They go only if nobody else is sending on lane 0 and half of the peer's
  * credits are there, so they never wait for the peer: who receives must not wait in sending, or the credit that it waits for stands
  * unread behind a message.  -EAGAIN: it was left out. */
