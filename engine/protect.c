@@ -33,6 +33,7 @@ static bool mark_lost(struct primary *p, const struct ft_error *why)
 		p->loss_error = *why;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
+	queue_wake(&p->to_ship);
 	return first;
 }
 
@@ -206,7 +207,7 @@ static void reclaim(struct primary *p)
 {
 	struct cds_wfcq_node *node;
 
-	while ((node = queue_get(&p->to_ship, 0))) {
+	while ((node = queue_drain(&p->to_ship))) {
 		struct work *w = (struct work *)node;
 
 		if (w->kind == WORK_SLAB)

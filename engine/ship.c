@@ -20,7 +20,6 @@
 
 #define WRITE_PAGES_MAX (TP_WRITE_MAX / FT_PAGE_SIZE)
 #define APPLY_NS_PER_PAGE 50000 /* added to commit-timeout for applied: page faults cost 12 to 17 us on nested machines */
-#define IDLE_MS 100		/* ft-ship looks that often whether the connection is over */
 
 /* What ft-ship has sent of the epoch under way. */
 struct shipment {
@@ -204,7 +203,7 @@ void *ship_main(void *arg)
 	struct shipment sh = { 0 };
 
 	while (!primary_lost(p)) {
-		struct work *w = (struct work *)queue_get(&p->to_ship, deadline_in_ms(IDLE_MS));
+		struct work *w = (struct work *)queue_get(&p->to_ship, DEADLINE_NEVER);
 		struct ft_error err = { 0 };
 		int r;
 
