@@ -192,11 +192,13 @@ static void serve_hold(struct primary *p)
 
 static void epochs(struct primary *p)
 {
+	bool cut;
+
 	if (sync_run(p) || wait_first_ack(p))
 		return;
 	change(p, EV_FIRST_COMMIT, NULL);
-	while (epoch_wait(p) == 0) {
-		if (!atomic_load(&p->s->guest_paused) && epoch_run(p))
+	while (epoch_wait(p, &cut) == 0) {
+		if (cut && epoch_run(p))
 			return;
 		serve_hold(p);
 	}
