@@ -34,6 +34,7 @@ struct epoch_job {
 	uint64_t cut_ns;	    /* when the guest was paused for it */
 	uint64_t nr_pages;	    /* captured, zero pages included */
 	uint64_t sent_ns;	    /* commit sent */
+	uint64_t apply_pages;	    /* how much the secondary has to apply, see ship.c */
 	bool busy;		    /* guarded by session lock: captured, not acknowledged */
 };
 

@@ -189,6 +189,54 @@ static void primary_rests(void)
 	raw_vm_close(&vm);
 }
 
+/* The first apply is of the whole machine, and may take as long as that does. */
+static void first_apply_is_long(void)
+{
+	struct tp_listener *l;
+	struct raw_vm vm;
+	struct raw r;
+	char uri[128];
+
+	l = raw_listen(uri, sizeof(uri));
+	raw_vm_primary(&vm, uri, "interval=10,commit-timeout=100,suspect=10s");
+	raw_accept(&r, l);
+	raw_expect_hello(&r);
+	raw_hello_ack(&r, NULL);
+	CHECK(raw_await_commit(&r) == 1 && raw_mark(&r, FTW_ACK, 1), "the primary has gone");
+	sleep_ms(350); /* 8,192 pages at 50 us are 410 ms */
+	CHECK(raw_mark(&r, FTW_APPLIED, 1), "the primary has gone");
+	CHECK(raw_await_commit(&r) == 2 && raw_mark(&r, FTW_ACK, 2), "the primary has gone");
+	CHECK(losses(vm.session) == 0, "the secondary was given up in its first apply");
+	pair_wait(vm.session, STATE(SUSPECT)); /* one page is not given that long */
+	raw_close(&r);
+	raw_vm_close(&vm);
+	tp_listener_close(l);
+}
+
+/* An ack that does not come is noticed in time, also where heartbeats are rare. */
+static void late_ack_is_noticed(void)
+{
+	struct tp_listener *l;
+	uint64_t begun;
+	struct raw_vm vm;
+	struct raw r;
+	char uri[128];
+
+	l = raw_listen(uri, sizeof(uri));
+	raw_vm_primary(&vm, uri, "interval=10,commit-timeout=200,suspect=10s,heartbeat=20s");
+	raw_accept(&r, l);
+	raw_expect_hello(&r);
+	raw_hello_ack(&r, &(struct hello_ack){ .version = 1, .placement = 1, .epoch_credits = 1, .heartbeat_ms = 20000,
+					       .heartbeat_misses = 100 });
+	CHECK(raw_await_commit(&r) == 1, "the primary has gone");
+	begun = now_ns();
+	pair_wait(vm.session, STATE(SUSPECT));
+	CHECK(now_ns() - begun < 5 * NS_PER_S, "after %" PRIu64 " ms, commit-timeout is 200", (now_ns() - begun) / NS_PER_MS);
+	raw_close(&r);
+	raw_vm_close(&vm);
+	tp_listener_close(l);
+}
+
 /* ---- regions ---- */
 
 static void *change_regions(void *arg)
@@ -355,6 +403,8 @@ static const struct scenario {
 	{ "forced-failover-or-greeting", forced_failover_or_greeting },
 	{ "secondary-rests", secondary_rests },
 	{ "primary-rests", primary_rests },
+	{ "first-apply-is-long", first_apply_is_long },
+	{ "late-ack-is-noticed", late_ack_is_noticed },
 	{ "regions-in-greeting", regions_in_greeting },
 	{ "stop-beside-mute", stop_beside_mute },
 	{ "bye-is-last", bye_is_last },

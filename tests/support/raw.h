@@ -8,7 +8,7 @@
 #include <ft/ft.h>
 #include "link.h"
 
-#define RAW_PAGES 256u
+#define RAW_PAGES 8192u
 #define RAW_BYTES ((uint64_t)RAW_PAGES * FT_PAGE_SIZE)
 
 struct raw {
