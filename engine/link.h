@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include "codec.h"
 #include "recording.h"
+#include "stats.h"
 #include "transport.h"
 
 struct link_lane {
@@ -27,11 +28,15 @@ struct link {
 	struct link_lane *lane;
 	uint8_t *in;		     /* receive thread: the message that link_receive() gave last */
 	_Atomic uint64_t duplicates; /* records that came twice and were dropped */
+	uint64_t counted_out, counted_in, counted_twice; /* by link_count() */
 };
 
 /* link_create - takes over @conn (closed by link_destroy, also when this fails). */
 int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err);
 void link_destroy(struct link *l); /* no thread may be inside; NULL is harmless */
+
+/* link_count - add octets and repetitions since the last call to the session's figures.  The receive thread, then who destroys. */
+void link_count(struct link *l, struct stats *stats);
 
 /* link_begin - lock the lane; returns its buffer, *@seq is the number that the record must carry.  Then create_X(), then link_end(). */
 void *link_begin(struct link *l, uint32_t lane, uint32_t *seq);
