@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <semaphore.h>
+#include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 #include <urcu/wfcqueue.h>
@@ -16,12 +17,16 @@ struct stage_queue {
 	struct cds_wfcq_head head;
 	struct cds_wfcq_tail tail;
 	sem_t items;
+	/* release in queue_put(), acquire where an item is taken: what the item's owner wrote.  liburcu orders that already, and the
+	 * semaphore too, but ThreadSanitizer knows neither (gcc 12: sem_clockwait is not intercepted). */
+	_Atomic unsigned puts;
 };
 
 static inline void queue_init(struct stage_queue *q)
 {
 	cds_wfcq_init(&q->head, &q->tail);
 	sem_init(&q->items, 0, 0);
+	atomic_init(&q->puts, 0);
 }
 
 static inline void queue_fini(struct stage_queue *q)
@@ -33,8 +38,18 @@ static inline void queue_fini(struct stage_queue *q)
 static inline void queue_put(struct stage_queue *q, struct cds_wfcq_node *node)
 {
 	cds_wfcq_node_init(node);
+	atomic_fetch_add_explicit(&q->puts, 1, memory_order_release);
 	cds_wfcq_enqueue(&q->head, &q->tail, node);
 	sem_post(&q->items);
+}
+
+static inline struct cds_wfcq_node *queue_take(struct stage_queue *q)
+{
+	struct cds_wfcq_node *node = __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
+
+	if (node)
+		(void)atomic_load_explicit(&q->puts, memory_order_acquire);
+	return node;
 }
 
 /* queue_get - NULL when there was none before @deadline, or at queue_wake(). */
@@ -45,7 +60,7 @@ static inline struct cds_wfcq_node *queue_get(struct stage_queue *q, uint64_t de
 	while (sem_clockwait(&q->items, CLOCK_MONOTONIC, &t) != 0)
 		if (errno != EINTR)
 			return NULL;
-	return __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
+	return queue_take(q);
 }
 
 /* queue_wake - queue_get() comes back with NULL once, though its deadline is not over. */
@@ -57,7 +72,7 @@ static inline void queue_wake(struct stage_queue *q)
 /* queue_drain - the next item, NULL when it is empty; by the only thread that still uses the queue.  Wakes that are left over go too. */
 static inline struct cds_wfcq_node *queue_drain(struct stage_queue *q)
 {
-	struct cds_wfcq_node *node = __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
+	struct cds_wfcq_node *node = queue_take(q);
 
 	if (node)
 		sem_trywait(&q->items);

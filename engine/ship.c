@@ -194,10 +194,10 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	p->sent = job->epoch;
 	pthread_mutex_unlock(&s->lock);
 	atomic_store(&s->epoch_sent, job->epoch);
+	sh->bytes += job->state.len; /* before the commit: with its ack the job is the next epoch's */
 	r = send_commit(p, sh, job, err);
 	if (r)
 		return r;
-	sh->bytes += job->state.len;
 	stats_add(&s->stats, FT_METRIC_SHIP, now - sh->first_ns);
 	stats_phase(&s->stats, PHASE_SHIP, now - sh->first_ns);
 	stats_add(&s->stats, FT_METRIC_ZERO_PAGES, sh->nr_zero);
