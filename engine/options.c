@@ -21,6 +21,7 @@
 #define TIB (1024 * GIB)
 #define HOUR_MS UINT64_C(3600000)
 
+/* clang-format off */
 enum setting {
 	NAME, PEER, LISTEN, IDENTITY, RECORD, RECORD_PAYLOAD, INTERVAL, LANES, HEARTBEAT, HEARTBEAT_MISSES,
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
@@ -33,7 +34,6 @@ enum setting {
 #define BOOL(name, flags, value, help) { name, FT_OPT_BOOL, flags, 0, 1, NULL, "", value, help }
 #define CHOICE(name, flags, choices, value, help) { name, FT_OPT_CHOICE, flags, 0, 0, choices, "", value, help }
 
-/* clang-format off */
 static const struct ft_option options[NR_SETTINGS] = {
 	[NAME] = STRING("name", BOTH, "vm", "name of the machine; the same on both sides"),
 	[PEER] = STRING("peer", PRIMARY, "", "where the secondary listens: HOST:PORT or [ADDRESS]:PORT"),
@@ -280,7 +280,8 @@ static int refuse_form(const struct ft_option *opt, const char *text, struct ft_
 	case FT_OPT_CHOICE:
 		return err_set(err, -EINVAL, "%s: '%.64s' is not one of %s", opt->name, text, opt->choices);
 	case FT_OPT_SIZE:
-		return err_set(err, -EINVAL, "%s: '%.64s' is not a size such as 4096, 64K, 256M or 1G", opt->name, text);
+		return err_set(err, -EINVAL, "%s: '%.64s' is not a size such as 4096, 64K, 256M or 1G", opt->name,
+			       text);
 	case FT_OPT_UINT:
 	case FT_OPT_STRING:
 		break;
@@ -440,8 +441,8 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 	if (cfg->record_payload && is_empty(cfg->record))
 		return err_set(err, -EINVAL, "record-payload: there is no recording, 'record' names no file");
 	if (cfg->role == FT_ROLE_PRIMARY && cfg->sync_pause_ms > cfg->pause_max_ms)
-		return err_set(err, -EINVAL, "sync-pause: %u ms is more than pause-max allows, %u ms", cfg->sync_pause_ms,
-			       cfg->pause_max_ms);
+		return err_set(err, -EINVAL, "sync-pause: %u ms is more than pause-max allows, %u ms",
+			       cfg->sync_pause_ms, cfg->pause_max_ms);
 	return 0;
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tcp.c - a connection of several TCP sockets, one a lane.  docs/protocol-tcp.md has the frames.
  *
- * Sending.  Writes are gathered into a batch (up to 64 extents, 256 KiB and a bit), which costs one frame and one sendmsg: pages
+ * Sending.  Writes are gathered into a batch (up to 256 extents, 1 MiB and a bit), which costs one frame and one sendmsg: pages
  * of 4 KiB sent one by one cost a system call each on both sides.  Sealing makes a train of what is owed: a credit frame, the batch,
  * a message.  A train is handed to the kernel in as many steps as it takes; only one exists on a lane, and only the holder of the
  * lane's tx turn touches it.  A batch leaves when it is full, when a message follows, and when somebody waits for its completion.
@@ -9,7 +9,7 @@
  * memory, so it goes out whole before tp_send() returns, or is taken back if not an octet of it has gone, or breaks the connection.
  *
  * Receiving.  One reader at a time: tp_recv(), or a tp_send() that waits for a credit while nobody is in tp_recv().  Payload goes from
- * the socket to its place; the same readv picks up the head and the table of the frame behind it, at most 1,040 octets, so that a
+ * the socket to its place; the same readv picks up the head and the table of the frame behind it, at most 4,112 octets, so that a
  * stream of full batches costs one readv a batch.
  *
  * Credits.  tp_recv() counts the messages it hands out, and tells the peer when half the window is used.  It never waits for that: if the
@@ -21,7 +21,8 @@
  *  T1  completed <= posted, and a ticket counts as completed only when its last octet is in the kernel.
  *  T2  octets reach a window only under windows->lock and after the check of the extent under that same lock.
  *  T3  after a frame went out in part and cannot be continued, the lane is torn and nothing more is sent on it.
- * Order of locks: sending turn, tx turn, rx_lock is taken alone; windows->lock and conn.lock nest in any of them. */
+ * Order of locks: sending turn, tx turn.  Who holds rx_lock only tries the tx turn; who holds the tx turn never asks for rx_lock.
+ * windows->lock, conn.lock and turn.lock are innermost. */
 #include "tcp.h"
 
 #include <errno.h>
@@ -36,7 +37,7 @@
 #include "clock.h"
 #include "thread.h"
 
-#define PARTS_MAX (2 * TP_IOV_MAX - 1)	/* a batch with 64 parts is full, the last write may bring 64 more to 63 */
+#define PARTS_MAX (TCP_EXTENTS_MAX - 1 + TP_IOV_MAX) /* a batch with 256 parts is full, the last write may bring 64 to 255 */
 #define TRAIN_MAX (3 + PARTS_MAX + TP_IOV_MAX) /* credit, batch head, message head, and their parts */
 #define AHEAD_MAX (sizeof(struct tcp_frame) + TCP_EXTENTS_MAX * sizeof(struct tcp_extent))
 #define READ_BUDGET (1u << 20) /* octets from one lane before the next one has its turn */
@@ -401,7 +402,7 @@ static void batch_add(struct lane *l, uint32_t window, uint64_t offset, const st
 
 static bool batch_full(const struct lane *l)
 {
-	return l->nr_extents == TCP_EXTENTS_MAX || l->nr_parts >= TP_IOV_MAX || l->batch_bytes >= TCP_BATCH_BYTES;
+	return l->nr_extents == TCP_EXTENTS_MAX || l->nr_parts >= TCP_EXTENTS_MAX || l->batch_bytes >= TCP_BATCH_BYTES;
 }
 
 static int tcp_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
@@ -474,7 +475,8 @@ static int tcp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket,
 
 /* -- send -- */
 
-static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why);
+static int read_lane(struct tcp *s, struct lane *l, bool place, struct ft_error *why);
+static bool in_write(const struct lane *l);
 static void lane_lost(struct tcp *s, struct lane *l, const struct ft_error *why);
 static void show_news(struct tcp *s);
 
@@ -489,7 +491,8 @@ static uint32_t tcp_credits(struct tp_conn *c, uint32_t lane)
 	return used < s->limits.credits_peers ? s->limits.credits_peers - (uint32_t)used : 0;
 }
 
-/* read_for_credit - in tp_recv()'s place, if nobody is there.  True: the socket is to be watched for more. */
+/* read_for_credit - in tp_recv()'s place, if nobody is there; up to the next message or write: between two tp_recv() windows do not change.
+ * True: the socket is to be watched for more. */
 static bool read_for_credit(struct tcp *s, struct lane *l)
 {
 	struct ft_error why;
@@ -499,12 +502,12 @@ static bool read_for_credit(struct tcp *s, struct lane *l)
 	if (pthread_mutex_trylock(&s->rx_lock) != 0)
 		return false;
 	if (conn_fate_rx(&s->conn, NULL) == 0 && l->phase != RX_OVER) {
-		r = read_lane(s, l, &why);
+		r = read_lane(s, l, false, &why);
 		if (r == -EPROTO)
 			conn_break(&s->conn, &why, NULL);
 		else if (r < 0)
 			lane_lost(s, l, &why);
-		more = l->phase != RX_OVER && !l->whole;
+		more = l->phase != RX_OVER && !l->whole && !in_write(l);
 		show_news(s);
 	}
 	pthread_mutex_unlock(&s->rx_lock);
@@ -634,7 +637,7 @@ static int breach(struct ft_error *why, const struct lane *l, const char *what, 
 
 static int take_message(struct tcp *s, struct lane *l, uint64_t number, struct ft_error *why)
 {
-	uint64_t allowed = atomic_load(&l->consumed) + s->limits.credits_ours;
+	uint64_t allowed = atomic_load(&l->told) + s->limits.credits_ours;
 
 	if (l->count != 0)
 		return breach(why, l, "message with a count of", l->count, 0);
@@ -803,12 +806,17 @@ static void take_message_octets(struct lane *l)
 	message_advance(l, n);
 }
 
-/* parse - what was read ahead, until more is needed or a message is whole. */
-static int parse(struct tcp *s, struct lane *l, struct ft_error *why)
+static bool in_write(const struct lane *l)
+{
+	return l->phase == RX_TABLE || l->phase == RX_PAYLOAD;
+}
+
+/* parse - what was read ahead, until more is needed or a message is whole; without @place, until a write begins. */
+static int parse(struct tcp *s, struct lane *l, bool place, struct ft_error *why)
 {
 	int r = 0;
 
-	while (r == 0 && !l->whole) {
+	while (r == 0 && !l->whole && (place || !in_write(l))) {
 		unsigned have = l->ahead_end - l->ahead_at;
 
 		switch (l->phase) {
@@ -877,10 +885,11 @@ static void fill_done(struct lane *l, size_t n)
 	l->ahead_end += (unsigned)(n - direct);
 }
 
-/* fill - one readv.  Octets read, 0 when the socket is empty, or an error. */
-static ssize_t fill(struct tcp *s, struct lane *l, struct ft_error *why)
+/* fill - one readv.  Octets read, 0 when there were none, or an error.  *@empty: the socket has no more. */
+static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error *why)
 {
 	struct iovec iov[TCP_EXTENTS_MAX + 1];
+	size_t wanted = 0;
 	unsigned nr;
 	ssize_t n = 0;
 	int r;
@@ -896,6 +905,7 @@ static ssize_t fill(struct tcp *s, struct lane *l, struct ft_error *why)
 	pthread_mutex_unlock(&s->conn.windows->lock);
 	if (r == -EPROTO)
 		return r;
+	*empty = true;
 	if (r == -EAGAIN)
 		return 0;
 	if (r == -ETIMEDOUT)
@@ -905,33 +915,36 @@ static ssize_t fill(struct tcp *s, struct lane *l, struct ft_error *why)
 	if (n == 0)
 		return err_set(why, -ECONNRESET, "lane %u: the peer is gone, it ended the stream without a close%s", l->index,
 			       l->phase == RX_FRAME && l->ahead_end == 0 ? "" : ", in the middle of a frame");
+	for (unsigned i = 0; i < nr; i++)
+		wanted += iov[i].iov_len;
+	*empty = (size_t)n < wanted;
 	fill_done(l, (size_t)n);
 	add(&s->bytes_received, (uint64_t)n);
 	return n;
 }
 
-/* read_lane - until a message is whole, the socket is empty (ready becomes false), or the budget is used.
+/* read_lane - until a message is whole, the socket is empty (ready becomes false), or the budget is used; without @place, until a write
+ * begins.
  * -EPROTO: a breach; another error: the lane is lost. */
-static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why)
+static int read_lane(struct tcp *s, struct lane *l, bool place, struct ft_error *why)
 {
 	size_t budget = READ_BUDGET;
+	bool empty = false;
 
 	l->ready = true;
 	for (;;) {
 		ssize_t n;
-		int r = parse(s, l, why);
+		int r = parse(s, l, place, why);
 
-		if (r != 0 || l->whole || l->phase == RX_OVER)
+		if (r != 0 || l->whole || l->phase == RX_OVER || (!place && in_write(l)))
 			return r;
-		if (budget == 0)
+		if (empty)
+			l->ready = false; /* epoll tells when there is more */
+		if (empty || budget == 0)
 			return 0;
-		n = fill(s, l, why);
+		n = fill(s, l, &empty, why);
 		if (n < 0)
 			return (int)n;
-		if (n == 0) {
-			l->ready = false;
-			return 0;
-		}
 		budget = (size_t)n < budget ? budget - (size_t)n : 0;
 	}
 }
@@ -973,6 +986,10 @@ static int gather_events(struct tcp *s, uint64_t deadline, struct ft_error *err)
 	struct epoll_event ev[TP_LANES_MAX + 2];
 	int n;
 
+	for (uint32_t i = 0; i < s->conn.lanes; i++) {
+		if (credit_owed(s, &s->lane[i]))
+			lane_push_credit(s, &s->lane[i]);
+	}
 	show_news(s); /* else the level would end our own wait */
 	n = epoll_wait(s->epoll_fd, ev, TP_LANES_MAX + 2, has_news(s) ? 0 : deadline_poll_ms(deadline));
 	if (n < 0)
@@ -1001,7 +1018,9 @@ static void hand_out(struct tcp *s, struct lane *l, void *buf, uint32_t *lane, s
 	s->next = (l->index + 1) % s->conn.lanes;
 	add(&s->messages_received, 1);
 	atomic_fetch_add(&l->consumed, 1);
-	if (credit_owed(s, l))
+	/* Credits wait for the answer that the message may bring, and go with it, or with the next tp_recv(): a frame of its own for each half
+	 * window made round trips a third slower.  A peer that has none left does not wait. */
+	if (atomic_load(&l->consumed) - atomic_load(&l->told) >= s->limits.credits_ours)
 		lane_push_credit(s, l);
 }
 
@@ -1016,7 +1035,7 @@ static int look_around(struct tcp *s, void *buf, uint32_t *lane, size_t *len, st
 		int r = 0;
 
 		if (!l->whole && l->ready && l->phase != RX_OVER)
-			r = read_lane(s, l, &why);
+			r = read_lane(s, l, true, &why);
 		if (r == -EPROTO)
 			return conn_break(&s->conn, &why, err);
 		if (r < 0)
