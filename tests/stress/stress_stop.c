@@ -481,6 +481,7 @@ static void failover_peer_alive(void)
 
 	pair_options_init(&opt);
 	opt.compare = true;
+	opt.sim.output_every = 2; /* so that something is held whenever the end comes */
 	pair_open(&p, &opt);
 	pair_wait_protected(&p);
 	r = ft_session_failover(p.secondary, 0, &res, &err);
