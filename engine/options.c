@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* options.c - the settings of a session: one table that command lines, config files, the control socket and the manual
- * pages are made from.  The text of a default in the table is the default: ft_config_init() parses it.
+ * pages are made from.  The text of a default in the table is the default: ft_config_init_sized() parses it.
  * Constant data and pure functions on the caller's struct ft_config; any thread. */
 #include "options.h"
 
@@ -387,17 +387,17 @@ int ft_config_get(const struct ft_config *cfg, const char *name, char *buf, size
 	return 0;
 }
 
-void ft_config_init(struct ft_config *cfg, enum ft_role role)
+void ft_config_init_sized(struct ft_config *cfg, size_t size, enum ft_role role)
 {
+	struct ft_config all = { .struct_size = size, .role = role };
 	int r;
 
-	memset(cfg, 0, sizeof(*cfg));
-	cfg->struct_size = sizeof(*cfg);
-	cfg->role = role;
 	for (size_t i = 0; i < NR_SETTINGS; i++) {
-		r = ft_config_set(cfg, options[i].name, options[i].value, NULL);
+		r = ft_config_set(&all, options[i].name, options[i].value, NULL);
 		(void)r; /* a default that its own range refuses: tests/unit/test_options.c */
 	}
+	memset(cfg, 0, size);
+	memcpy(cfg, &all, size < sizeof(all) ? size : sizeof(all));
 }
 
 /* ---- inside the library ------------------------------------------------------------------------- */

@@ -384,6 +384,7 @@ static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft
 		if (r)
 			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
+		link_account(p->link, &p->s->stats);
 	}
 	/* judged only when nothing was waiting to be read: a machine that was stopped itself first reads what came meanwhile */
 	if (quiet && now - a->heard_ns > limit)
@@ -421,6 +422,7 @@ void *answer_main(void *arg)
 			err_prefix(&err, "connection to the secondary");
 		}
 	}
+	link_account(p->link, &p->s->stats);
 	primary_lose(p, code, &err);
 	return NULL;
 }
