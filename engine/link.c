@@ -151,3 +151,14 @@ int link_send_reason(struct link *l, uint32_t type, uint32_t code, const char *t
 
 	return link_end(l, 0, create_reason(buf, type, 0, seq, code, text), deadline, NULL);
 }
+
+void link_account(struct link *l, struct stats *stats)
+{
+	struct tp_stats now;
+
+	tp_stats(l->conn, &now);
+	stats_count(stats, FT_COUNTER_BYTES_SENT, now.bytes_sent - l->told_sent);
+	stats_count(stats, FT_COUNTER_BYTES_RECEIVED, now.bytes_received - l->told_received);
+	l->told_sent = now.bytes_sent;
+	l->told_received = now.bytes_received;
+}

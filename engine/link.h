@@ -8,6 +8,7 @@
 #include <stdatomic.h>
 #include "codec.h"
 #include "recording.h"
+#include "stats.h"
 #include "transport.h"
 
 struct link_lane {
@@ -23,6 +24,7 @@ struct link {
 	uint32_t connection;	     /* its number there */
 	uint32_t lanes;		     /* lane 0 included */
 	struct link_lane *lane;
+	uint64_t told_sent, told_received; /* link_account: octets counted so far; receive thread only */
 	uint8_t *in;		     /* receive thread: the message that link_receive() gave last */
 	_Atomic uint64_t duplicates; /* records that came twice and were dropped */
 };
@@ -43,6 +45,9 @@ int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, 
  * Checked: head, padding, sequence (a gap is -EPROTO).  -ETIMEDOUT: none before @deadline. */
 int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struct cursor *body, const void **msg, size_t *len,
 		 uint64_t deadline, struct ft_error *err);
+
+/* link_account - add the octets since the last call to the counters.  Receive thread only. */
+void link_account(struct link *l, struct stats *stats);
 
 /* Small records of lane 0 that both sides send. */
 int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err);

@@ -12,6 +12,22 @@
 #include <urcu/wfcqueue.h>
 #include "clock.h"
 
+/* ThreadSanitizer sees neither liburcu's barriers nor sem_clockwait(): it is told that a get comes after its put. */
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+#define QUEUE_TSAN
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(QUEUE_TSAN)
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+#define queue_order_put(q) __tsan_release(q)
+#define queue_order_get(q) __tsan_acquire(q)
+#else
+#define queue_order_put(q) ((void)(q))
+#define queue_order_get(q) ((void)(q))
+#endif
+
 struct stage_queue {
 	struct cds_wfcq_head head;
 	struct cds_wfcq_tail tail;
@@ -33,6 +49,7 @@ static inline void queue_fini(struct stage_queue *q)
 static inline void queue_put(struct stage_queue *q, struct cds_wfcq_node *node)
 {
 	cds_wfcq_node_init(node);
+	queue_order_put(q);
 	cds_wfcq_enqueue(&q->head, &q->tail, node);
 	sem_post(&q->items);
 }
@@ -41,11 +58,14 @@ static inline void queue_put(struct stage_queue *q, struct cds_wfcq_node *node)
 static inline struct cds_wfcq_node *queue_get(struct stage_queue *q, uint64_t deadline)
 {
 	struct timespec t = timespec_of_ns(deadline);
+	struct cds_wfcq_node *node;
 
 	while (sem_clockwait(&q->items, CLOCK_MONOTONIC, &t) != 0)
 		if (errno != EINTR)
 			return NULL;
-	return __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
+	node = __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
+	queue_order_get(q);
+	return node;
 }
 
 static inline int queue_length(struct stage_queue *q)

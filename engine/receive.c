@@ -138,6 +138,7 @@ static int keep_time(struct secondary *c, struct reception *rx, bool quiet, stru
 		if (r)
 			return r == -ETIMEDOUT ? silent(c, now_ns() - rx->heard_ns, err) : r;
 		rx->beat_ns = now;
+		link_account(c->link, &c->s->stats);
 	}
 	if (quiet && now - rx->heard_ns > limit)
 		return silent(c, now - rx->heard_ns, err);
@@ -229,6 +230,7 @@ void *receive_main(void *arg)
 	int r = receive_until_lost(c, &err);
 
 	lost(c, r, &err);
+	link_account(c->link, &s->stats);
 	tp_cancel(c->link->conn);
 	pthread_mutex_lock(&s->lock);
 	while (c->link_users)

@@ -162,7 +162,12 @@ int secondary_start(struct ft_session *s, struct ft_error *err)
 {
 	struct secondary *c = s->secondary;
 	struct tp_params params = { .lanes = TP_LANES_MAX };
-	struct standby_options opt = { .lanes = s->cfg.lanes, .state_max = s->cfg.state_max };
+	struct standby_options opt = {
+		.lanes = s->cfg.lanes,
+		.state_max = s->cfg.state_max,
+		.huge_pages = s->cfg.huge_pages,
+		.lock_memory = s->cfg.lock_memory,
+	};
 	int r = standby_create(&c->standby, s->regions, &opt, err);
 
 	if (!r)

@@ -187,10 +187,10 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	p->sent = job->epoch;
 	pthread_mutex_unlock(&s->lock);
 	atomic_store(&s->epoch_sent, job->epoch);
-	r = send_commit(p, sh, job, err);
+	sh->bytes += job->state.len;
+	r = send_commit(p, sh, job, err); /* from here on the job may be acknowledged and filled again */
 	if (r)
 		return r;
-	sh->bytes += job->state.len;
 	stats_add(&s->stats, FT_METRIC_SHIP, now - sh->first_ns);
 	stats_phase(&s->stats, PHASE_SHIP, now - sh->first_ns);
 	stats_add(&s->stats, FT_METRIC_ZERO_PAGES, sh->nr_zero);
@@ -384,6 +384,7 @@ static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft
 		if (r)
 			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
+		link_account(p->link, &p->s->stats);
 	}
 	/* judged only when nothing was waiting to be read: a machine that was stopped itself first reads what came meanwhile */
 	if (quiet && now - a->heard_ns > limit)
@@ -421,6 +422,7 @@ void *answer_main(void *arg)
 			err_prefix(&err, "connection to the secondary");
 		}
 	}
+	link_account(p->link, &p->s->stats);
 	primary_lose(p, code, &err);
 	return NULL;
 }

@@ -19,7 +19,7 @@
 bool faultpoint_hit(const char *name);
 
 /* faultpoint_arm - fail the @nth hit (from 1) of any point from now on, and with @persistent all after it.
- * @only: restrict to this name, or NULL. */
+ * @nth 0: fail none, count only.  @only: restrict to this name (kept, not copied), or NULL. */
 void faultpoint_arm(uint64_t nth, bool persistent, const char *only);
 void faultpoint_disarm(void);
 uint64_t faultpoint_hits(void); /* since the last arm */

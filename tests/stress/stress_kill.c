@@ -18,7 +18,7 @@
 
 #define PAUSE_BOUND_MS 5000u /* far above any pause of these small guests, below what a stuck one takes */
 #define OCTETS_FIRST 40.0
-#define OCTETS_LAST_PRIMARY 3e6 /* the full sync of these guests is 400 KB, an epoch about 400 KB */
+#define OCTETS_LAST_PRIMARY 8e6 /* the full sync of these guests is 400 KB, an epoch about 400 KB */
 #define OCTETS_LAST_SECONDARY 3e3
 
 struct tally {

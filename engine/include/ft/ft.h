@@ -216,8 +216,12 @@ struct ft_config {
 	enum ft_at_cap at_cap;	     /* live */
 };
 
-/* ft_config_init - defaults of @role. */
-FT_API void ft_config_init(struct ft_config *cfg, enum ft_role role);
+/* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
+FT_API void ft_config_init_sized(struct ft_config *cfg, size_t size, enum ft_role role);
+static inline void ft_config_init(struct ft_config *cfg, enum ft_role role)
+{
+	ft_config_init_sized(cfg, sizeof(*cfg), role);
+}
 
 enum ft_option_type { FT_OPT_STRING, FT_OPT_UINT, FT_OPT_SIZE, FT_OPT_BOOL, FT_OPT_CHOICE };
 enum { FT_OPT_PRIMARY = 1, FT_OPT_SECONDARY = 2, FT_OPT_LIVE = 4 };
@@ -339,13 +343,18 @@ struct ft_status {
 	uint32_t interval_ms;
 	uint32_t sync_round;
 	uint64_t sync_pages_done, sync_pages_total;
-	uint32_t regions;
+	uint32_t regions;	   /* how many */
 	uint64_t guest_bytes;	   /* sum of the regions */
 	uint64_t memory_bytes, memory_cap_bytes; /* staging or receive memory: in use, and its cap */
 	bool guest_paused;
 	char bottleneck[16]; /* the longest phase of the last epochs: "interval", "ship", "ack", "apply", "capture" ... */
 };
-FT_API void ft_session_status(struct ft_session *s, struct ft_status *out);
+/* ft_session_status - as of now. */
+FT_API void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size);
+static inline void ft_session_status(struct ft_session *s, struct ft_status *out)
+{
+	ft_session_status_sized(s, out, sizeof(*out));
+}
 
 /* What is measured, each as a distribution over the epochs since the session was started. Times in ns. */
 enum ft_metric {
