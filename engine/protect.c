@@ -96,7 +96,8 @@ static void stop_guest(struct primary *p)
 	struct ft_session *s = p->s;
 	struct ft_error err = { 0 };
 
-	if (s->ops.pause(s->user, &err))
+	/* for good: a pause may be one that ends with our process */
+	if (s->ops.guest_hold ? s->ops.guest_hold(s->user, true, &err) : s->ops.pause(s->user, &err))
 		log_error("primary", "%s: fenced, but the guest does not stop: %s", s->name, err.msg);
 	atomic_store(&s->guest_paused, true);
 	if (s->ops.output_drop)

@@ -149,7 +149,7 @@ struct ft_vmm_ops {
 	 * protection has ended, hold nothing any more. */
 	void (*output_release)(void *user, uint64_t epoch);
 	/* [epoch] Optional.  The other side took over: throw away what is held, hold everything to come;
-	 * pause() has been called. */
+	 * the guest was stopped. */
 	void (*output_drop)(void *user);
 
 	/* -- secondary -- */
@@ -169,8 +169,9 @@ struct ft_vmm_ops {
 	/* [any session thread] Optional.  Must not block and must not call ft_session_* but _status and _cut. */
 	void (*on_event)(void *user, const struct ft_event *event);
 
-	/* [epoch] Optional, primary.  Stop the guest for the operator (@hold), for as long as he likes, or let it run
-	 * again.  Without it pause and resume serve. */
+	/* [epoch] Optional, primary.  Stop the guest (@hold) for as long as the operator likes, or because the other side took
+	 * over: also beyond the end of this process; or let it run again.  Epochs may be taken while it is held: then
+	 * resume must not start it.  Without this op pause and resume serve. */
 	int (*guest_hold)(void *user, bool hold, struct ft_error *err);
 };
 
