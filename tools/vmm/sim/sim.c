@@ -242,8 +242,10 @@ void cpus_resume(struct sim *s)
 {
 	pthread_mutex_lock(&s->lock);
 	if (s->paused) {
-		uint64_t ns = clock_ns() - s->paused_at_ns;
+		uint64_t ns;
 
+		s->resumed_ns = clock_ns();
+		ns = s->resumed_ns - s->paused_at_ns;
 		if (ns > s->longest_pause_ns)
 			s->longest_pause_ns = ns;
 		s->paused = false;
@@ -273,9 +275,10 @@ void sim_config_init(struct sim_config *cfg)
 
 static void make_identity(struct sim *s)
 {
-	size_t n = (size_t)snprintf(s->identity, sizeof(s->identity), "sim pattern=%s cpus=%u seed=%llu set=%llu prefill=%llu every=%llu",
+	size_t n = (size_t)snprintf(s->identity, sizeof(s->identity), "sim pattern=%s cpus=%u seed=%llu set=%llu span=%llu prefill=%llu every=%llu",
 				    sim_pattern_name(s->cfg.pattern), s->cfg.nr_cpus, (unsigned long long)s->cfg.seed,
-				    (unsigned long long)s->cfg.working_set_pages, (unsigned long long)s->cfg.prefill_pages,
+				    (unsigned long long)s->cfg.working_set_pages, (unsigned long long)s->cfg.span_pages,
+				    (unsigned long long)s->cfg.prefill_pages,
 				    (unsigned long long)s->cfg.output_every);
 
 	for (uint32_t r = 0; r < s->cfg.nr_regions && n < sizeof(s->identity); r++)
@@ -507,6 +510,16 @@ void sim_forget_pauses(struct sim *s)
 	pthread_mutex_lock(&s->lock);
 	s->longest_pause_ns = 0;
 	pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t sim_resumed_ns(struct sim *s)
+{
+	uint64_t ns;
+
+	pthread_mutex_lock(&s->lock);
+	ns = s->resumed_ns;
+	pthread_mutex_unlock(&s->lock);
+	return ns;
 }
 
 uint64_t sim_pages(const struct sim *s)
