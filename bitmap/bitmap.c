@@ -18,11 +18,11 @@
  *	[up]	set: first the leaf bit (always a fetch_or), then, level by level to the root, each summary bit is seen to
  *		be 1 or made 1.  Never stops half way, not even when the page was set already: the one who set it may
  *		still be on its way up, and our caller may count on its own page being found.
- *	[down]	take: first a word is exchanged with 0, then the words below each bit that was in it.
+ *	[down]	take: first a word is exchanged with 0, then the line below each bit that was in it.
  * Let set(p) end before take T begins, let p's leaf bit still be set then, and look at level k.  When set(p) passed it,
- * the summary bit above p was 1.  Only takes make it 0.  If an earlier take T' did so after set(p) passed, then T' went
- * on to the word below, later still; by then set(p) had long passed that word too, so the same holds there, and so on
- * down to the leaf, which T' emptied after p was set in it: p would be gone, against what we assumed.  So on each level
+ * the summary bit above p was 1.  Only takes make it 0 (clear_run too, see retract(); the two never overlap).  If an
+ * earlier take T' did so after set(p) passed, then T' went on to the line below, later still; by then set(p) had long
+ * passed that line too, so the same holds there, and so on down to the leaf, which T' emptied after p was set in it: p would be gone, against what we assumed.  So on each level
  * the bit is still 1 when T comes, and T finds its way down to p.  If set(p) overlaps T, then either T takes p, or each
  * bit that T cleared before set(p) passed is made 1 again by set(p), and the next take finds p by the same argument.
  * What can be left over is a summary bit above words that are zero.  It costs a look, and the next take drops it.

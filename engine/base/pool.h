@@ -2,6 +2,7 @@
 /* pool.h - memory for staging and receive images: a jemalloc arena of its own whose extents come from mmap,
  * with a hard cap, huge-page advice and optional mlock.  The arena belongs to a private, renamed copy of
  * jemalloc inside libft (tools/cmake), so the malloc of the embedding VMM is never replaced.
+ * The cap is for memory that can be handed out; jemalloc's notes about it (some tens of KiB touched) come on top.
  * Thread-safe.  Nothing on the epoch path allocates: slabs are made once and reused. */
 #ifndef FT_BASE_POOL_H
 #define FT_BASE_POOL_H
@@ -20,14 +21,20 @@ struct pool_options {
 };
 
 struct pool_stats {
-	uint64_t cap_bytes, mapped_bytes, used_bytes, peak_bytes; /* mapped: what the arena holds; used: handed out */
-	bool huge_pages, locked;
+	uint64_t cap_bytes;
+	uint64_t mapped_bytes; /* what the pool holds; freed memory stays mapped until the cap is met, or the end */
+	uint64_t used_bytes;   /* handed out, as asked for */
+	uint64_t peak_bytes;   /* the most that was ever mapped */
+	bool huge_pages, locked; /* asked for, and not refused by the kernel */
 };
 
+/* pool_create - 0; -EINVAL: a cap below a page; -ENOMEM: no memory, or @opt->lock and the kernel will not lock the cap: the
+ * sentence has the limit found, the number needed and how to raise it.  Maps nothing yet. */
 int pool_create(struct pool **out, const struct pool_options *opt, struct ft_error *err);
 /* pool_alloc - @len octets, aligned to @align (a power of two), zeroed on first use of the mapping only.
  * NULL at the cap or without memory. */
 void *pool_alloc(struct pool *p, size_t len, size_t align);
+/* pool_free - @len as given to pool_alloc().  NULL is harmless. */
 void pool_free(struct pool *p, void *mem, size_t len);
 void pool_stats(struct pool *p, struct pool_stats *out);
 /* pool_destroy - everything handed out must have come back.  NULL is harmless. */
