@@ -2,9 +2,11 @@
 /* thread.c - see thread.h. */
 #include "thread.h"
 
+#include <errno.h>
 #include <signal.h>
 
 #include "clock.h"
+#include "faultpoint.h"
 
 int thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void *arg)
 {
@@ -13,7 +15,7 @@ int thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void *ar
 
 	sigfillset(&all);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(out, NULL, fn, arg);
+	r = FT_FAULT("thread/start") ? EAGAIN : pthread_create(out, NULL, fn, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (r == 0)
 		pthread_setname_np(*out, name);
