@@ -36,10 +36,10 @@ static const struct record_type types[] = {
 };
 
 static const char *const code_names[] = {
-	[FTW_CODE_NONE] = "none",	  [FTW_CODE_VERSION] = "version",   [FTW_CODE_CAPABILITY] = "capability",
-	[FTW_CODE_LAYOUT] = "layout",	  [FTW_CODE_IDENTITY] = "identity", [FTW_CODE_BUSY] = "busy",
-	[FTW_CODE_ACTIVE] = "active",	  [FTW_CODE_LIMIT] = "limit",	    [FTW_CODE_PROTOCOL] = "protocol",
-	[FTW_CODE_DIGEST] = "digest",	  [FTW_CODE_MEMORY] = "memory",	    [FTW_CODE_STOPPED] = "stopped",
+	[FTW_CODE_NONE] = "none",         [FTW_CODE_VERSION] = "version",   [FTW_CODE_CAPABILITY] = "capability",
+	[FTW_CODE_LAYOUT] = "layout",     [FTW_CODE_IDENTITY] = "identity", [FTW_CODE_BUSY] = "busy",
+	[FTW_CODE_ACTIVE] = "active",     [FTW_CODE_LIMIT] = "limit",       [FTW_CODE_PROTOCOL] = "protocol",
+	[FTW_CODE_DIGEST] = "digest",     [FTW_CODE_MEMORY] = "memory",     [FTW_CODE_STOPPED] = "stopped",
 	[FTW_CODE_UNUSABLE] = "unusable",
 };
 
@@ -82,7 +82,7 @@ bool text_printable(const void *text, size_t n)
 	return true;
 }
 
-static bool identity_printable(const void *text, size_t n)
+bool identity_printable(const void *text, size_t n)
 {
 	const uint8_t *t = text;
 
@@ -177,8 +177,8 @@ static int check_head(const struct record_head *h, struct ft_error *err)
 	if (!t)
 		return 0; /* the receiver refuses or skips it */
 	if (h->len_bytes < t->body_min || h->len_bytes > t->body_max)
-		return bad(err, h->type, "body of %" PRIu32 " octets, it has %" PRIu32 " to %" PRIu32, h->len_bytes, t->body_min,
-			   t->body_max);
+		return bad(err, h->type, "body of %" PRIu32 " octets, it has %" PRIu32 " to %" PRIu32, h->len_bytes,
+			   t->body_min, t->body_max);
 	if (t->epoch == RECORD_EPOCH_NONE && h->epoch)
 		return bad(err, h->type, "epoch %" PRIu64 " in a record that has none", h->epoch);
 	if (t->epoch == RECORD_EPOCH_MUST && !h->epoch)
@@ -195,14 +195,16 @@ int consume_head(const void *msg, size_t len, struct record_head *head, struct c
 	int rc;
 
 	if (len < HEAD || len > FTW_RECORD_MAX)
-		return err_set(err, -EPROTO, "record: message of %zu octets, it must be %zu to %u", len, HEAD, FTW_RECORD_MAX);
+		return err_set(err, -EPROTO, "record: message of %zu octets, it must be %zu to %u", len, HEAD,
+			       FTW_RECORD_MAX);
 	memcpy(&w, octets, sizeof(w));
 	h = (struct record_head){ .type = from_be32(w.type),
 				  .len_bytes = from_be32(w.len_bytes),
 				  .seq = from_be32(w.seq),
 				  .epoch = from_be64(w.epoch) };
 	if (h.len_bytes > BODY_MAX || len != ((HEAD + h.len_bytes + 7) & ~(size_t)7))
-		return bad(err, h.type, "body of %" PRIu32 " octets in a message of %zu", h.len_bytes, len); /* also: not a multiple of 8 */
+		return bad(err, h.type, "body of %" PRIu32 " octets in a message of %zu", h.len_bytes,
+			   len); /* also: not a multiple of 8 */
 	if (from_be32(w.reserved))
 		return bad(err, h.type, "reserved field of the head is not 0");
 	used = HEAD + h.len_bytes;
@@ -267,7 +269,8 @@ static int check_heartbeat_terms(uint32_t type, uint32_t ms, uint32_t misses, st
 	if (!ms || ms > FTW_HEARTBEAT_MS_MAX)
 		return bad(err, type, "heartbeat every %" PRIu32 " ms, it must be 1 to %u", ms, FTW_HEARTBEAT_MS_MAX);
 	if (!misses || misses > FTW_HEARTBEAT_MISSES_MAX)
-		return bad(err, type, "%" PRIu32 " missed heartbeats, it must be 1 to %u", misses, FTW_HEARTBEAT_MISSES_MAX);
+		return bad(err, type, "%" PRIu32 " missed heartbeats, it must be 1 to %u", misses,
+			   FTW_HEARTBEAT_MISSES_MAX);
 	return 0;
 }
 
@@ -288,12 +291,13 @@ static int check_hello(const struct hello *h, struct ft_error *err)
 	if (h->mode != FTW_MODE_CHECKPOINT && h->mode != FTW_MODE_COLO)
 		return bad(err, FTW_HELLO, "mode %u is unknown", h->mode);
 	if (!h->nr_pages || h->nr_pages % FTW_REGION_ALIGN || h->nr_pages > FTW_PAGES_MAX)
-		return bad(err, FTW_HELLO, "page space of %" PRIu64 " pages, it must be a multiple of %u up to 2^51", h->nr_pages,
-			   FTW_REGION_ALIGN);
+		return bad(err, FTW_HELLO, "page space of %" PRIu64 " pages, it must be a multiple of %u up to 2^51",
+			   h->nr_pages, FTW_REGION_ALIGN);
 	if (h->page_bytes != FTW_PAGE_BYTES)
 		return bad(err, FTW_HELLO, "pages of %" PRIu32 " octets, it must be %u", h->page_bytes, FTW_PAGE_BYTES);
 	if (h->chunk_bytes < h->page_bytes || (h->chunk_bytes & (h->chunk_bytes - 1)))
-		return bad(err, FTW_HELLO, "chunks of %" PRIu32 " octets, it must be a power of two and at least a page",
+		return bad(err, FTW_HELLO,
+			   "chunks of %" PRIu32 " octets, it must be a power of two and at least a page",
 			   h->chunk_bytes);
 	if (!h->lanes || h->lanes > FTW_LANES_MAX)
 		return bad(err, FTW_HELLO, "%" PRIu32 " data lanes, it must be 1 to %u", h->lanes, FTW_LANES_MAX);
@@ -466,7 +470,8 @@ size_t create_regions(void *buf, uint32_t seq, const struct region_entry *e, uin
 					      .flags = to_be32(e[i].flags),
 					      .name_bytes = to_be32(e[i].name_bytes) };
 
-		assert(e[i].name_bytes && e[i].name_bytes <= FTW_NAME_MAX && text_printable(e[i].name, e[i].name_bytes));
+		assert(e[i].name_bytes && e[i].name_bytes <= FTW_NAME_MAX &&
+		       text_printable(e[i].name, e[i].name_bytes));
 		put(&w, &r, sizeof(r));
 		put(&w, e[i].name, e[i].name_bytes);
 		put_padding(&w);
@@ -491,13 +496,15 @@ static int next_region(struct cursor *body, uint32_t i, uint64_t *end, struct re
 	nr_pages = e.len_bytes / FTW_PAGE_BYTES;
 	if (!nr_pages || e.len_bytes % FTW_PAGE_BYTES || e.first_page % FTW_REGION_ALIGN || e.first_page < *end ||
 	    e.first_page >= FTW_PAGES_MAX || nr_pages > FTW_PAGES_MAX - e.first_page)
-		return bad(err, FTW_REGIONS, "region %" PRIu32 ": page %" PRIu64 ", %" PRIu64 " octets: unaligned, empty, overlapping or too large",
+		return bad(err, FTW_REGIONS,
+			   "region %" PRIu32 ": page %" PRIu64 ", %" PRIu64
+			   " octets: unaligned, empty, overlapping or too large",
 			   i, e.first_page, e.len_bytes);
 	if (e.flags)
 		return bad(err, FTW_REGIONS, "region %" PRIu32 ": flags are not 0", i);
 	if (!e.name_bytes || e.name_bytes > FTW_NAME_MAX)
-		return bad(err, FTW_REGIONS, "region %" PRIu32 ": name of %" PRIu32 " octets, it must be 1 to %u", i, e.name_bytes,
-			   FTW_NAME_MAX);
+		return bad(err, FTW_REGIONS, "region %" PRIu32 ": name of %" PRIu32 " octets, it must be 1 to %u", i,
+			   e.name_bytes, FTW_NAME_MAX);
 	e.name = (const char *)rd_bytes(body, e.name_bytes);
 	padding = rd_bytes(body, padded(e.name_bytes) - e.name_bytes);
 	if (!e.name || !padding)
@@ -531,7 +538,8 @@ int consume_regions(struct cursor *body, struct region_entry *out, uint32_t max,
 	if (!rd_done(body))
 		return bad_length(err, body);
 	end = 0;
-	for (uint32_t i = 0; i < n; i++) /* cannot fail: the same octets, looked at a second time so that @out is untouched by a refusal */
+	for (uint32_t i = 0; i < n;
+	     i++) /* cannot fail: the same octets, looked at a second time so that @out is untouched by a refusal */
 		next_region(&again, i, &end, &out[i], NULL);
 	*count = n;
 	return 0;
@@ -539,7 +547,8 @@ int consume_regions(struct cursor *body, struct region_entry *out, uint32_t max,
 
 /* -- notify-write, zero-pages -- */
 
-size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const struct page_run *run, uint32_t count, uint64_t digest)
+size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const struct page_run *run, uint32_t count,
+		   uint64_t digest)
 {
 	struct writer w = begin(buf, type, epoch, seq);
 	struct ftw_runs b = { .count = to_be32(count), .digest = to_be64(digest) };
@@ -556,7 +565,8 @@ size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const
 	b.nr_pages = to_be32((uint32_t)nr_pages);
 	put(&w, &b, sizeof(b));
 	for (uint32_t i = 0; i < count; i++) {
-		const struct ftw_run r = { .first_page = to_be64(run[i].first), .nr_pages = to_be32((uint32_t)run[i].nr) };
+		const struct ftw_run r = { .first_page = to_be64(run[i].first),
+					   .nr_pages = to_be32((uint32_t)run[i].nr) };
 
 		put(&w, &r, sizeof(r));
 	}
@@ -575,12 +585,17 @@ static int check_runs(uint32_t type, const struct runs *r, uint64_t nr_pages_spa
 		if (from_be32(r->run[i].reserved))
 			return bad(err, type, "run %" PRIu32 ": reserved field is not 0", i);
 		if (!nr || nr > FTW_NOTIFY_PAGES_MAX)
-			return bad(err, type, "run %" PRIu32 ": %" PRIu32 " pages, it must be 1 to %u", i, nr, FTW_NOTIFY_PAGES_MAX);
+			return bad(err, type, "run %" PRIu32 ": %" PRIu32 " pages, it must be 1 to %u", i, nr,
+				   FTW_NOTIFY_PAGES_MAX);
 		if (first >= nr_pages_space || nr > nr_pages_space - first)
-			return bad(err, type, "run %" PRIu32 ": page %" PRIu64 " and %" PRIu32 " more are outside of %" PRIu64 " pages",
+			return bad(err, type,
+				   "run %" PRIu32 ": page %" PRIu64 " and %" PRIu32 " more are outside of %" PRIu64
+				   " pages",
 				   i, first, nr - 1, nr_pages_space);
 		if (i && first <= end)
-			return bad(err, type, "run %" PRIu32 ": page %" PRIu64 " is not behind the run before and a gap", i, first);
+			return bad(err, type,
+				   "run %" PRIu32 ": page %" PRIu64 " is not behind the run before and a gap", i,
+				   first);
 		end = first + nr;
 		sum += nr;
 	}
@@ -596,7 +611,9 @@ int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out,
 
 	if (!rd_copy(body, &w, sizeof(w)))
 		return bad_length(err, body);
-	r = (struct runs){ .count = from_be32(w.count), .nr_pages = from_be32(w.nr_pages), .digest = from_be64(w.digest) };
+	r = (struct runs){ .count = from_be32(w.count),
+			   .nr_pages = from_be32(w.nr_pages),
+			   .digest = from_be64(w.digest) };
 	if (!r.count || r.count > FTW_RUNS_MAX)
 		return bad(err, body->type, "%" PRIu32 " runs, it must be 1 to %u", r.count, FTW_RUNS_MAX);
 	if (!r.nr_pages || r.nr_pages > FTW_NOTIFY_PAGES_MAX)
@@ -612,7 +629,8 @@ int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out,
 
 /* -- device-state -- */
 
-size_t create_device_state(void *buf, uint64_t epoch, uint32_t seq, uint64_t total, uint64_t offset, const void *data, uint32_t len)
+size_t create_device_state(void *buf, uint64_t epoch, uint32_t seq, uint64_t total, uint64_t offset, const void *data,
+			   uint32_t len)
 {
 	struct writer w = begin(buf, FTW_DEVICE_STATE, epoch, seq);
 	const struct ftw_device_state b = { .total_bytes = to_be64(total), .offset = to_be64(offset) };
@@ -634,9 +652,11 @@ int consume_device_state(struct cursor *body, struct device_state *out, struct f
 				   .offset = from_be64(w.offset),
 				   .data_bytes = (uint32_t)(body->end - body->at) };
 	if (!d.data_bytes || d.data_bytes > FTW_STATE_PIECE_MAX)
-		return bad(err, FTW_DEVICE_STATE, "piece of %" PRIu32 " octets, it must be 1 to %u", d.data_bytes, FTW_STATE_PIECE_MAX);
+		return bad(err, FTW_DEVICE_STATE, "piece of %" PRIu32 " octets, it must be 1 to %u", d.data_bytes,
+			   FTW_STATE_PIECE_MAX);
 	if (d.offset > d.total_bytes || d.data_bytes > d.total_bytes - d.offset)
-		return bad(err, FTW_DEVICE_STATE, "%" PRIu32 " octets at %" PRIu64 " are outside of a state of %" PRIu64, d.data_bytes,
+		return bad(err, FTW_DEVICE_STATE,
+			   "%" PRIu32 " octets at %" PRIu64 " are outside of a state of %" PRIu64, d.data_bytes,
 			   d.offset, d.total_bytes);
 	d.data = rd_bytes(body, d.data_bytes);
 	*out = d;

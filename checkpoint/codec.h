@@ -98,8 +98,9 @@ struct sync_progress {
 	uint64_t pages_done, pages_total;
 };
 
-/* text_printable - only octets 0x20 to 0x7e: what names and reasons may hold (an identity also tabs and newlines). */
+/* text_printable - only octets 0x20 to 0x7e: what names and reasons may hold. */
 bool text_printable(const void *text, size_t n);
+bool identity_printable(const void *text, size_t n); /* also tabs and newlines */
 
 size_t create_hello(void *buf, uint32_t seq, const struct hello *h);
 int consume_hello(struct cursor *body, struct hello *out, struct ft_error *err);

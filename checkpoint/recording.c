@@ -22,7 +22,7 @@
 
 #define FILE_MAGIC UINT64_C(0x66742d7374726561) /* "ft-strea" */
 #define FILE_VERSION 1u
-#define FILE_PAYLOAD 1u /* flag: pages are in the file */
+#define FILE_PAYLOAD 1u                 /* flag: pages are in the file */
 #define ENTRY_MARK UINT32_C(0x6674656e) /* "ften" */
 #define LANE_MAX 8u
 #define WINDOW_MAX 15u
@@ -97,8 +97,8 @@ struct recording {
 	bool payload;
 	char *path;
 	pthread_mutex_t lock;
-	uint64_t len_bytes; /* guarded by lock: whole entries in the file */
-	bool ended;	    /* guarded by lock */
+	uint64_t len_bytes;   /* guarded by lock: whole entries in the file */
+	bool ended;           /* guarded by lock */
 	uint32_t connections; /* guarded by lock: number of the last one */
 };
 
@@ -127,7 +127,8 @@ static int write_all(int fd, struct iovec *v, unsigned n)
 
 int recording_create(struct recording **out, const char *path, bool payload, struct ft_error *err)
 {
-	struct file_head head = { .magic = to_be64(FILE_MAGIC), .version = to_be32(FILE_VERSION),
+	struct file_head head = { .magic = to_be64(FILE_MAGIC),
+				  .version = to_be32(FILE_VERSION),
 				  .flags = to_be32(payload ? FILE_PAYLOAD : 0) };
 	struct iovec v = { &head, sizeof(head) };
 	struct recording *r = FT_FAULT("recording/create") ? NULL : calloc(1, sizeof(*r));
@@ -170,8 +171,8 @@ static void end_locked(struct recording *r, int rc)
 	const bool cut = ftruncate(r->fd, (off_t)r->len_bytes) != 0; /* no file: a pipe, say */
 
 	r->ended = true;
-	log_warn("recording", "%s: ended after %" PRIu64 " octets%s: %s", r->path, r->len_bytes, cut ? " and perhaps a piece of an entry" : "",
-		 strerror_r(-rc, text, sizeof(text)));
+	log_warn("recording", "%s: ended after %" PRIu64 " octets%s: %s", r->path, r->len_bytes,
+		 cut ? " and perhaps a piece of an entry" : "", strerror_r(-rc, text, sizeof(text)));
 }
 
 /* append_locked - @payload gathers what goes behind the head; its length is in @h already. */
@@ -210,10 +211,14 @@ static void append(struct recording *r, struct entry_head *h, const struct iovec
 	pthread_mutex_unlock(&r->lock);
 }
 
-void recording_message(struct recording *r, uint32_t connection, uint32_t direction, uint32_t lane, const void *msg, size_t len)
+void recording_message(struct recording *r, uint32_t connection, uint32_t direction, uint32_t lane, const void *msg,
+		       size_t len)
 {
-	struct entry_head h = { .kind = to_be16(RECORDING_MESSAGE), .direction = to_be16((uint16_t)direction), .lane = to_be32(lane),
-				.payload_bytes = to_be32((uint32_t)len), .connection = to_be32(connection) };
+	struct entry_head h = { .kind = to_be16(RECORDING_MESSAGE),
+				.direction = to_be16((uint16_t)direction),
+				.lane = to_be32(lane),
+				.payload_bytes = to_be32((uint32_t)len),
+				.connection = to_be32(connection) };
 	const struct iovec v = { (void *)msg, len };
 
 	if (!r)
@@ -222,18 +227,23 @@ void recording_message(struct recording *r, uint32_t connection, uint32_t direct
 	append(r, &h, &v, 1);
 }
 
-void recording_write(struct recording *r, uint32_t connection, uint32_t direction, uint32_t lane, uint32_t window, uint64_t offset,
-		     const struct iovec *iov, unsigned nr_iov)
+void recording_write(struct recording *r, uint32_t connection, uint32_t direction, uint32_t lane, uint32_t window,
+		     uint64_t offset, const struct iovec *iov, unsigned nr_iov)
 {
-	struct entry_head h = { .kind = to_be16(RECORDING_WRITE), .direction = to_be16((uint16_t)direction), .lane = to_be32(lane),
-				.window = to_be32(window), .offset = to_be64(offset), .connection = to_be32(connection) };
+	struct entry_head h = { .kind = to_be16(RECORDING_WRITE),
+				.direction = to_be16((uint16_t)direction),
+				.lane = to_be32(lane),
+				.window = to_be32(window),
+				.offset = to_be64(offset),
+				.connection = to_be32(connection) };
 	uint64_t len = 0;
 
 	if (!r)
 		return;
 	for (unsigned i = 0; i < nr_iov; i++)
 		len += iov[i].iov_len;
-	assert(nr_iov <= RECORDING_IOV_MAX && len && len <= RECORDING_WRITE_MAX && lane <= LANE_MAX && window <= WINDOW_MAX);
+	assert(nr_iov <= RECORDING_IOV_MAX && len && len <= RECORDING_WRITE_MAX && lane <= LANE_MAX &&
+	       window <= WINDOW_MAX);
 	h.write_bytes = to_be32((uint32_t)len);
 	if (r->payload)
 		h.payload_bytes = h.write_bytes;
@@ -244,7 +254,8 @@ void recording_write(struct recording *r, uint32_t connection, uint32_t directio
 static uint32_t append_mark(struct recording *r, uint32_t connection, const char *text)
 {
 	const size_t len = strnlen(text, RECORDING_TEXT_MAX);
-	struct entry_head h = { .kind = to_be16(connection ? RECORDING_CLOSE : RECORDING_OPEN), .payload_bytes = to_be32((uint32_t)len) };
+	struct entry_head h = { .kind = to_be16(connection ? RECORDING_CLOSE : RECORDING_OPEN),
+				.payload_bytes = to_be32((uint32_t)len) };
 	char printable[RECORDING_TEXT_MAX];
 	const struct iovec v = { printable, len };
 
@@ -287,7 +298,7 @@ struct recording_reader {
 	char *path;
 	bool payload;
 	uint64_t offset; /* of the next entry */
-	uint8_t *buf;	 /* grows to the largest payload, at most RECORDING_WRITE_MAX and padding */
+	uint8_t *buf;    /* grows to the largest payload, at most RECORDING_WRITE_MAX and padding */
 	size_t cap;
 };
 
@@ -322,8 +333,8 @@ static int read_file_head(struct recording_reader *r, struct ft_error *err)
 	if (from_be64(h.magic) != FILE_MAGIC)
 		return err_set(err, -EPROTO, "%s: not a recorded stream", r->path);
 	if (from_be32(h.version) != FILE_VERSION)
-		return err_set(err, -EPROTO, "%s: recording of version %" PRIu32 ", this program reads %u", r->path, from_be32(h.version),
-			       FILE_VERSION);
+		return err_set(err, -EPROTO, "%s: recording of version %" PRIu32 ", this program reads %u", r->path,
+			       from_be32(h.version), FILE_VERSION);
 	if (from_be32(h.flags) & ~FILE_PAYLOAD)
 		return err_set(err, -EPROTO, "%s: unknown flags in its head", r->path);
 	r->payload = from_be32(h.flags) & FILE_PAYLOAD;
@@ -375,8 +386,11 @@ static const char *check_entry(const struct recording_reader *r, const struct re
 	if (mark)
 		return e->payload_bytes > RECORDING_TEXT_MAX ? "text too long" : NULL;
 	if (!write)
-		return !e->payload_bytes || e->payload_bytes > RECORDING_MESSAGE_MAX ? "length of a message out of range" : NULL;
-	if (e->window > WINDOW_MAX || !e->write_bytes || e->write_bytes > RECORDING_WRITE_MAX || e->offset > UINT64_MAX - e->write_bytes)
+		return !e->payload_bytes || e->payload_bytes > RECORDING_MESSAGE_MAX
+			       ? "length of a message out of range"
+			       : NULL;
+	if (e->window > WINDOW_MAX || !e->write_bytes || e->write_bytes > RECORDING_WRITE_MAX ||
+	    e->offset > UINT64_MAX - e->write_bytes)
 		return "window or length of a write out of range";
 	return e->payload_bytes != (r->payload ? e->write_bytes : 0) ? "payload of a write has another length" : NULL;
 }

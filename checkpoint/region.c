@@ -54,10 +54,27 @@ static bool overlaps(const struct region *r, uintptr_t base, uint64_t len)
 	return r->base && base < theirs + r->len_bytes && theirs < base + len;
 }
 
+static uint64_t wire_entry_bytes(const char *name)
+{
+	return sizeof(struct ftw_region) + ((strlen(name) + 7) & ~(size_t)7);
+}
+
+static uint64_t wire_bytes(const struct region_table *t)
+{
+	uint64_t bytes = sizeof(struct ftw_record) + sizeof(struct ftw_regions);
+
+	for (uint32_t i = 0; i < t->count; i++)
+		if (t->region[i].base)
+			bytes += wire_entry_bytes(t->region[i].name);
+	return bytes;
+}
+
 static int check_new(const struct region_table *t, const char *name, uintptr_t base, uint64_t len, struct ft_error *err)
 {
 	if (!*name || strlen(name) >= FT_NAME_MAX)
 		return err_set(err, -EINVAL, "a region's name has 1 to %u characters", FT_NAME_MAX - 1);
+	if (!text_printable(name, strlen(name)))
+		return err_set(err, -EINVAL, "a region's name holds an octet that is not printable ASCII");
 	if (!base || base % FT_PAGE_SIZE)
 		return err_set(err, -EINVAL, "region %s: its address is not a multiple of %u", name, FT_PAGE_SIZE);
 	if (!len || len % FT_PAGE_SIZE)
@@ -67,6 +84,8 @@ static int check_new(const struct region_table *t, const char *name, uintptr_t b
 		return err_set(err, -EINVAL, "region %s: %llu octets do not fit", name, (unsigned long long)len);
 	if (t->count >= FT_REGIONS_MAX)
 		return err_set(err, -ENOSPC, "region %s: there are %u regions already", name, t->count);
+	if (wire_bytes(t) + wire_entry_bytes(name) > FTW_RECORD_MAX)
+		return err_set(err, -ENOSPC, "region %s: the table does not fit into one record any more; use shorter names", name);
 	for (uint32_t i = 0; i < t->count; i++) {
 		const struct region *r = &t->region[i];
 

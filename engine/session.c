@@ -207,6 +207,10 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->record_path = keep(cfg->record);
 	if (!s->name || !s->peer_uri || !s->listen_uri || !s->identity || !s->record_path)
 		return err_set(err, -ENOMEM, "no memory for a session");
+	if (strlen(s->name) >= FT_NAME_MAX || !text_printable(s->name, strlen(s->name)))
+		return err_set(err, -EINVAL, "name: at most %u printable ASCII characters", FT_NAME_MAX - 1);
+	if (strlen(s->identity) >= FT_IDENTITY_MAX || !identity_printable(s->identity, strlen(s->identity)))
+		return err_set(err, -EINVAL, "identity: at most %u printable ASCII characters, tabs and newlines", FT_IDENTITY_MAX - 1);
 	s->cfg.name = s->name;
 	s->cfg.peer = s->peer_uri;
 	s->cfg.listen = s->listen_uri;

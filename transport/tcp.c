@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* tcp.c - a connection of several TCP sockets, one a lane.  docs/protocol-tcp.md has the frames.
  *
- * Sending.  Writes are gathered into a batch (up to 64 extents, 256 KiB and a bit), which costs one frame and one sendmsg: pages
+ * Sending.  Writes are gathered into a batch (up to 256 extents, 1 MiB and a bit), which costs one frame and one sendmsg: pages
  * of 4 KiB sent one by one cost a system call each on both sides.  Sealing makes a train of what is owed: a credit frame, the batch,
  * a message.  A train is handed to the kernel in as many steps as it takes; only one exists on a lane, and only the holder of the
  * lane's tx turn touches it.  A batch leaves when it is full, when a message follows, and when somebody waits for its completion.
@@ -9,7 +9,7 @@
  * memory, so it goes out whole before tp_send() returns, or is taken back if not an octet of it has gone, or breaks the connection.
  *
  * Receiving.  One reader at a time: tp_recv(), or a tp_send() that waits for a credit while nobody is in tp_recv().  Payload goes from
- * the socket to its place; the same readv picks up the head and the table of the frame behind it, at most 1,040 octets, so that a
+ * the socket to its place; the same readv picks up the head and the table of the frame behind it, at most 4,112 octets, so that a
  * stream of full batches costs one readv a batch.
  *
  * Credits.  tp_recv() counts the messages it hands out, and tells the peer when half the window is used.  It never waits for that: if the
@@ -37,7 +37,7 @@
 #include "faultpoint.h"
 #include "thread.h"
 
-#define PARTS_MAX (2 * TP_IOV_MAX - 1)	/* a batch with 64 parts is full, the last write may bring 64 more to 63 */
+#define PARTS_MAX (TCP_EXTENTS_MAX - 1 + TP_IOV_MAX) /* a batch with 256 parts is full, the last write may bring 64 to 255 */
 #define TRAIN_MAX (3 + PARTS_MAX + TP_IOV_MAX) /* credit, batch head, message head, and their parts */
 #define AHEAD_MAX (sizeof(struct tcp_frame) + TCP_EXTENTS_MAX * sizeof(struct tcp_extent))
 #define READ_BUDGET (1u << 20) /* octets from one lane before the next one has its turn */
@@ -298,22 +298,39 @@ static int train_push(struct tcp *s, struct lane *l, struct ft_error *err)
 	return 0;
 }
 
+/* await_room - 0: there may be room; -ETIMEDOUT; or the end of this direction.  The end of the peer's stream is one too: nobody half
+ * closes, so its process is gone or has closed, and perhaps with so much unread that no room will ever be. */
+static int await_room(struct tcp *s, struct lane *l, uint64_t deadline, struct ft_error *err)
+{
+	struct pollfd p[2] = { { .fd = l->fd, .events = POLLOUT | POLLRDHUP }, { .fd = s->halt_tx_fd, .events = POLLIN } };
+	struct ft_error why;
+	int n = poll(p, 2, deadline_poll_ms(deadline));
+
+	if (n < 0 && errno != EINTR)
+		return err_sys(err, -errno, "poll");
+	if (n > 0 && p[1].revents)
+		return conn_fate_tx(&s->conn, err);
+	if (n > 0 && (p[0].revents & POLLRDHUP) && !(p[0].revents & (POLLERR | POLLHUP))) {
+		l->torn = true;
+		err_set(&why, -EPIPE, "lane %u: cannot send, the peer has ended the stream", l->index);
+		return conn_break_tx(&s->conn, &why, err);
+	}
+	if (n <= 0 && now_ns() >= deadline)
+		return err_set(err, -ETIMEDOUT, "%s %s: lane %u: no room", s->conn.name, s->conn.peer, l->index);
+	return 0;
+}
+
 /* train_finish - all of it, until @deadline.  -ETIMEDOUT and -ECANCELED: the rest can still go. */
 static int train_finish(struct tcp *s, struct lane *l, uint64_t deadline, struct ft_error *err)
 {
-	for (;;) {
-		int r = train_push(s, l, err);
+	int r;
 
-		if (r != -EAGAIN)
-			return r;
-		r = wait_fd(l->fd, POLLOUT, s->halt_tx_fd, deadline);
-		if (r == -ETIMEDOUT)
-			return err_set(err, r, "%s %s: lane %u: no room", s->conn.name, s->conn.peer, l->index);
-		if (r != 0 && conn_fate_tx(&s->conn, err) != 0)
-			return conn_fate_tx(&s->conn, err);
+	while ((r = train_push(s, l, err)) == -EAGAIN) {
+		r = await_room(s, l, deadline, err);
 		if (r != 0)
-			return err_sys(err, r, "poll");
+			break;
 	}
+	return r;
 }
 
 static int lane_enter(struct tcp *s, struct lane *l, uint64_t deadline, struct ft_error *err)
@@ -385,7 +402,7 @@ static void batch_add(struct lane *l, uint32_t window, uint64_t offset, const st
 
 static bool batch_full(const struct lane *l)
 {
-	return l->nr_extents == TCP_EXTENTS_MAX || l->nr_parts >= TP_IOV_MAX || l->batch_bytes >= TCP_BATCH_BYTES;
+	return l->nr_extents == TCP_EXTENTS_MAX || l->nr_parts >= TCP_EXTENTS_MAX || l->batch_bytes >= TCP_BATCH_BYTES;
 }
 
 static int tcp_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
@@ -618,7 +635,7 @@ static int breach(struct ft_error *why, const struct lane *l, const char *what, 
 
 static int take_message(struct tcp *s, struct lane *l, uint64_t number, struct ft_error *why)
 {
-	uint64_t allowed = atomic_load(&l->consumed) + s->limits.credits_ours;
+	uint64_t allowed = atomic_load(&l->told) + s->limits.credits_ours;
 
 	if (l->count != 0)
 		return breach(why, l, "message with a count of", l->count, 0);
@@ -861,10 +878,11 @@ static void fill_done(struct lane *l, size_t n)
 	l->ahead_end += (unsigned)(n - direct);
 }
 
-/* fill - one readv.  Octets read, 0 when the socket is empty, or an error. */
-static ssize_t fill(struct tcp *s, struct lane *l, struct ft_error *why)
+/* fill - one readv.  Octets read, 0 when there were none, or an error.  *@empty: the socket has no more. */
+static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error *why)
 {
 	struct iovec iov[TCP_EXTENTS_MAX + 1];
+	size_t wanted = 0;
 	unsigned nr;
 	ssize_t n = 0;
 	int r;
@@ -880,6 +898,7 @@ static ssize_t fill(struct tcp *s, struct lane *l, struct ft_error *why)
 	pthread_mutex_unlock(&s->conn.windows->lock);
 	if (r == -EPROTO)
 		return r;
+	*empty = true;
 	if (r == -EAGAIN)
 		return 0;
 	if (r == -ETIMEDOUT)
@@ -889,6 +908,9 @@ static ssize_t fill(struct tcp *s, struct lane *l, struct ft_error *why)
 	if (n == 0)
 		return err_set(why, -ECONNRESET, "lane %u: the peer is gone, it ended the stream without a close%s", l->index,
 			       l->phase == RX_FRAME && l->ahead_end == 0 ? "" : ", in the middle of a frame");
+	for (unsigned i = 0; i < nr; i++)
+		wanted += iov[i].iov_len;
+	*empty = (size_t)n < wanted;
 	fill_done(l, (size_t)n);
 	add(&s->bytes_received, (uint64_t)n);
 	return n;
@@ -899,6 +921,7 @@ static ssize_t fill(struct tcp *s, struct lane *l, struct ft_error *why)
 static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why)
 {
 	size_t budget = READ_BUDGET;
+	bool empty = false;
 
 	l->ready = true;
 	for (;;) {
@@ -907,15 +930,13 @@ static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why)
 
 		if (r != 0 || l->whole || l->phase == RX_OVER)
 			return r;
-		if (budget == 0)
+		if (empty)
+			l->ready = false; /* epoll tells when there is more */
+		if (empty || budget == 0)
 			return 0;
-		n = fill(s, l, why);
+		n = fill(s, l, &empty, why);
 		if (n < 0)
 			return (int)n;
-		if (n == 0) {
-			l->ready = false;
-			return 0;
-		}
 		budget = (size_t)n < budget ? budget - (size_t)n : 0;
 	}
 }
@@ -957,6 +978,10 @@ static int gather_events(struct tcp *s, uint64_t deadline, struct ft_error *err)
 	struct epoll_event ev[TP_LANES_MAX + 2];
 	int n;
 
+	for (uint32_t i = 0; i < s->conn.lanes; i++) {
+		if (credit_owed(s, &s->lane[i]))
+			lane_push_credit(s, &s->lane[i]);
+	}
 	show_news(s); /* else the level would end our own wait */
 	n = FT_FAULT("tcp/epoll-wait") ? faultpoint_errno(EINVAL)
 				       : epoll_wait(s->epoll_fd, ev, TP_LANES_MAX + 2, has_news(s) ? 0 : deadline_poll_ms(deadline));
@@ -986,7 +1011,9 @@ static void hand_out(struct tcp *s, struct lane *l, void *buf, uint32_t *lane, s
 	s->next = (l->index + 1) % s->conn.lanes;
 	add(&s->messages_received, 1);
 	atomic_fetch_add(&l->consumed, 1);
-	if (credit_owed(s, l))
+	/* Credits wait for the answer that the message may bring, and go with it, or with the next tp_recv(): a frame of its own for each half
+	 * window made round trips a third slower.  A peer that has none left does not wait. */
+	if (atomic_load(&l->consumed) - atomic_load(&l->told) >= s->limits.credits_ours)
 		lane_push_credit(s, l);
 }
 

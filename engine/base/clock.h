@@ -20,9 +20,12 @@ static inline uint64_t now_ns(void)
 	return (uint64_t)t.tv_sec * NS_PER_S + (uint64_t)t.tv_nsec;
 }
 
+/* A time too long for 64 bits of ns is never. */
 static inline uint64_t deadline_in_ms(uint64_t ms)
 {
-	return now_ns() + ms * NS_PER_MS;
+	uint64_t now = now_ns();
+
+	return ms > (DEADLINE_NEVER - now) / NS_PER_MS ? DEADLINE_NEVER : now + ms * NS_PER_MS;
 }
 
 static inline struct timespec timespec_of_ns(uint64_t ns)
@@ -30,7 +33,7 @@ static inline struct timespec timespec_of_ns(uint64_t ns)
 	return (struct timespec){ .tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S) };
 }
 
-/* For poll(): ms left, rounded up so that a wait never ends early; 0 when over, -1 for never. */
+/* For poll(): ms left, rounded up so that a wait never ends early; 0 when over, -1 for never.  At most an hour: ask again. */
 static inline int deadline_poll_ms(uint64_t deadline)
 {
 	uint64_t now;
@@ -40,8 +43,9 @@ static inline int deadline_poll_ms(uint64_t deadline)
 	now = now_ns();
 	if (now >= deadline)
 		return 0;
-	now = (deadline - now + NS_PER_MS - 1) / NS_PER_MS;
-	return now > 3600000 ? 3600000 : (int)now;
+	if (deadline - now > 3600 * NS_PER_S)
+		return 3600000;
+	return (int)((deadline - now + NS_PER_MS - 1) / NS_PER_MS);
 }
 
 #endif

@@ -6,10 +6,14 @@
 #include <stdio.h>
 #include <string.h>
 
+/* By way of a second buffer: err->msg may be among the arguments. */
 static void put(struct ft_error *err, int code, const char *fmt, va_list ap)
 {
+	char text[FT_ERROR_MAX];
+
+	vsnprintf(text, sizeof(text), fmt, ap);
+	strcpy(err->msg, text);
 	err->code = code;
-	vsnprintf(err->msg, sizeof(err->msg), fmt, ap);
 }
 
 int err_set(struct ft_error *err, int code, const char *fmt, ...)
@@ -26,7 +30,7 @@ int err_set(struct ft_error *err, int code, const char *fmt, ...)
 
 int err_sys(struct ft_error *err, int code, const char *fmt, ...)
 {
-	char text[128];
+	const char *text = strerrordesc_np(-code); /* unlike strerror() the same in every locale */
 	va_list ap;
 	size_t used;
 
@@ -36,7 +40,7 @@ int err_sys(struct ft_error *err, int code, const char *fmt, ...)
 	put(err, code, fmt, ap);
 	va_end(ap);
 	used = strlen(err->msg);
-	snprintf(err->msg + used, sizeof(err->msg) - used, ": %s", strerror_r(-code, text, sizeof(text)));
+	snprintf(err->msg + used, sizeof(err->msg) - used, ": %s", text ? text : "unknown error");
 	return code;
 }
 

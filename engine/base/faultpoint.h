@@ -33,8 +33,8 @@ static inline void *faultpoint_map(int error)
 /* faultpoint_hit - count a hit; true if it is the one to fail. */
 bool faultpoint_hit(const char *name);
 
-/* faultpoint_arm - fail the @nth hit (from 1) of any point from now on, and with @persistent all after it; 0: none, only count.
- * @only: count and fail this name alone, or NULL. */
+/* faultpoint_arm - fail the @nth hit (from 1) of any point from now on, and with @persistent all after it.
+ * @nth 0: fail none, count only.  @only: restrict to this name (kept, not copied), or NULL. */
 void faultpoint_arm(uint64_t nth, bool persistent, const char *only);
 void faultpoint_disarm(void); /* counting goes on */
 uint64_t faultpoint_hits(void); /* since the last arm, of @only if there is one */

@@ -47,41 +47,48 @@ void hist_add(struct hist *h, uint64_t value)
 {
 	_Atomic uint32_t *b = &h->bucket[bucket_of(value)];
 
-	atomic_store_explicit(b, atomic_load_explicit(b, memory_order_relaxed) + 1, memory_order_relaxed);
 	if (value < get(&h->min))
 		set(&h->min, value);
 	if (value > get(&h->max))
 		set(&h->max, value);
 	set(&h->sum, get(&h->sum) + value);
 	set(&h->count, get(&h->count) + 1);
+	/* last, and release, with the acquire in hist_read(): who counts a value knows its min and max */
+	atomic_store_explicit(b, atomic_load_explicit(b, memory_order_relaxed) + 1, memory_order_release);
+}
+
+/* The top of the bucket that holds the value of rank @rank (from 1). */
+static uint64_t value_at(const uint32_t *bucket, uint64_t rank)
+{
+	uint64_t seen = 0;
+	unsigned i = 0;
+
+	while ((seen += bucket[i]) < rank)
+		i++;
+	return bucket_top(i);
+}
+
+static uint64_t min_of(uint64_t a, uint64_t b)
+{
+	return a < b ? a : b;
 }
 
 void hist_read(const struct hist *h, struct ft_dist *out)
 {
-	uint64_t total = 0, seen = 0, rank50, rank99;
+	uint32_t bucket[HIST_BUCKETS]; /* one look at each, so that ranks and total agree */
+	uint64_t total = 0;
 
 	memset(out, 0, sizeof(*out));
-	for (unsigned i = 0; i < HIST_BUCKETS; i++)
-		total += atomic_load_explicit(&h->bucket[i], memory_order_relaxed);
-	out->count = total;
+	for (unsigned i = 0; i < HIST_BUCKETS; i++) {
+		bucket[i] = atomic_load_explicit(&h->bucket[i], memory_order_acquire);
+		total += bucket[i];
+	}
 	if (!total)
 		return;
+	out->count = total;
 	out->min = get(&h->min);
 	out->max = get(&h->max);
 	out->mean = (double)get(&h->sum) / (double)total;
-	rank50 = (total + 1) / 2;
-	rank99 = total - total / 100;
-	for (unsigned i = 0; i < HIST_BUCKETS; i++) {
-		seen += atomic_load_explicit(&h->bucket[i], memory_order_relaxed);
-		if (!out->p50 && seen >= rank50)
-			out->p50 = bucket_top(i);
-		if (seen >= rank99) {
-			out->p99 = bucket_top(i);
-			break;
-		}
-	}
-	if (out->p50 > out->max)
-		out->p50 = out->max;
-	if (out->p99 > out->max)
-		out->p99 = out->max;
+	out->p50 = min_of(value_at(bucket, (total + 1) / 2), out->max);
+	out->p99 = min_of(value_at(bucket, total - total / 100), out->max);
 }

@@ -178,6 +178,7 @@ static int check_lock(uint64_t cap, struct ft_error *err)
 	void *mem = mmap(NULL, cap, PROT_NONE, flags, -1, 0);
 	int r = mem == MAP_FAILED ? -errno : 0;
 	struct rlimit limit;
+	char hard[32];
 
 	if (r == 0) {
 		munmap(mem, cap);
@@ -185,11 +186,13 @@ static int check_lock(uint64_t cap, struct ft_error *err)
 	}
 	if ((r != -EAGAIN && r != -EPERM) || getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
 		return err_sys(err, r, "locked memory: %llu bytes", (unsigned long long)cap);
+	snprintf(hard, sizeof(hard), "%llu", (unsigned long long)limit.rlim_max);
 	return err_set(err, -ENOMEM,
-		       "locked memory: RLIMIT_MEMLOCK is %llu bytes (hard limit %lld), and %llu are needed on top of what this "
+		       "locked memory: RLIMIT_MEMLOCK is %llu bytes (hard limit %s), and %llu are needed on top of what this "
 		       "process has locked already; raise it with \"ulimit -l %llu\", with LimitMEMLOCK=%llu in the systemd "
 		       "unit, or in /etc/security/limits.conf",
-		       (unsigned long long)limit.rlim_cur, (long long)limit.rlim_max, (unsigned long long)cap,
+		       (unsigned long long)limit.rlim_cur, limit.rlim_max == RLIM_INFINITY ? "none" : hard,
+		       (unsigned long long)cap,
 		       (unsigned long long)((cap + 1023) / 1024), (unsigned long long)cap);
 }
 

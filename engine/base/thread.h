@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* thread.h - threads of the library: all signals blocked (they belong to the embedding program), named for
- * top and gdb. */
+/* thread.h - threads of the library: signals blocked (they belong to the embedding program) but for the faults a thread
+ * makes itself; named for top and gdb. */
 #ifndef FT_BASE_THREAD_H
 #define FT_BASE_THREAD_H
 

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
 """machine.py - what the end-to-end tests share: the guest of tools/guest, QEMU's monitor, the console, a pair of ftqemu."""
+import glob
 import json
 import os
 import re
@@ -173,15 +174,73 @@ class Processes:
 
     @staticmethod
     def kill(p):
-        try:
-            os.killpg(p.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+        """The host dies: the process and its children (ftqemu's QEMU is in a session of its own)."""
+        children = [int(c) for f in glob.glob('/proc/%d/task/*/children' % p.pid) for c in open(f).read().split()]
+        for kill, pid in [(os.killpg, p.pid)] + [(os.kill, c) for c in children]:
+            try:
+                kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
         p.wait()
 
     def log(self, name):
         with open(os.path.join(self.dir, name + '.log'), encoding='utf-8', errors='replace') as f:
             return f.read()[-2000:]
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+
+class FtPair:
+    """ftqemu secondary and primary over TCP on this machine; console: what clients of the primary see."""
+
+    def __init__(self, procs, build, qemu_args, primary_options=(), secondary_options=()):
+        self.procs, self.build = procs, build
+        address = '127.0.0.1:%d' % free_port()
+        self.secondary = self._start('secondary', ['--listen', address, *secondary_options], qemu_args)
+        self._until('secondary', lambda s: s['state'] == 'waiting')
+        self.primary = self._start('primary', ['--secondary', address, *primary_options], qemu_args)
+        path = self.path('primary', 'console')
+        end = time.monotonic() + WAIT_S
+        while not os.path.exists(path):
+            if time.monotonic() > end or self.primary.poll() is not None:
+                raise Failed('primary: ' + procs.log('primary'))
+            time.sleep(0.02)
+        self.console = Console(open(path, encoding='utf-8', errors='replace'))  # noqa: SIM115 - read by a thread to the end
+
+    def path(self, side, what):
+        return os.path.join(self.procs.dir, side + '.' + what)
+
+    def _start(self, side, options, qemu_args):
+        return self.procs.start(side, [
+            os.path.join(self.build, 'tools', 'ftqemu', 'ftqemu'), side, '--control', self.path(side, 'ctl'), *options, '--',
+            'qemu-system-x86_64', *qemu_args, '-serial', 'file:' + self.path(side, 'console')])
+
+    def ctl(self, side, *command):
+        """Reply of ftctl, or None if it says no."""
+        r = subprocess.run([os.path.join(self.build, 'tools', 'ftctl', 'ftctl'), '-s', self.path(side, 'ctl'), '--json', *command],
+                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+        return json.loads(r.stdout) if r.returncode == 0 else None
+
+    def _until(self, side, rule):
+        end = time.monotonic() + WAIT_S
+        while True:
+            status = self.ctl(side, 'status')
+            if status and rule(status):
+                return status
+            if time.monotonic() > end or getattr(self, side).poll() is not None:
+                raise Failed('%s: %s; %s' % (side, status, self.procs.log(side)))
+            time.sleep(0.05)
+
+    def wait_protected(self):
+        self.console.until('READY', lambda line: 'READY' in line, past=True)
+        return self._until('primary', lambda s: s['state'] == 'protected')
+
+    def stats(self):
+        return self.ctl('primary', 'stats')
 
 
 def percentile(values, p):

@@ -32,7 +32,8 @@ static void use_hello(struct cursor *body, struct ft_error *err)
 
 	if (consume_hello(body, &h, err))
 		return;
-	check(h.identity_bytes <= FTW_IDENTITY_MAX && h.name_bytes <= FTW_NAME_MAX && h.lanes && h.lanes <= FTW_LANES_MAX);
+	check(h.identity_bytes <= FTW_IDENTITY_MAX && h.name_bytes <= FTW_NAME_MAX && h.lanes &&
+	      h.lanes <= FTW_LANES_MAX);
 	touch(h.identity, h.identity_bytes);
 	touch(h.name, h.name_bytes);
 }

@@ -204,6 +204,8 @@ def good_primary():
     s.send("S", 0, HEARTBEAT, struct.pack(">QQ", 888, 12345))
     s.applied(3)
     s.send("P", 0, BYE, reason(11, b"stopped by the operator"))
+    s.write(2, 9, 1, 4)  # another thread was still at it: without effect
+    s.notify(2, [9], 4)
     s.close()
     s.begin(hello(committed=3, generation=4), ack=hello_ack(committed=3))
     s.whole_epoch(1)

@@ -151,6 +151,8 @@ class Connection:
         need(has_epoch != "no" or not epoch, "%s: an epoch where there is none", self.what)
         if self.repetition(entry, seq):
             return
+        if entry.lane and entry.direction in self.ended:
+            return  # on its way when the side said its last word: without effect
         self.order(entry, kind, sender, lanes)
         handler = getattr(self, "on_" + name.replace("-", "_"), None) if kind in RECORDS else None
         if handler:
@@ -277,7 +279,8 @@ class Connection:
     def write(self, entry):
         need(self.hello_ack, "write: before hello-ack")
         need(entry.direction == self.primary_direction, "write: by the secondary")
-        need(entry.direction not in self.ended, "write: behind the last record of its side")
+        if entry.direction in self.ended:
+            return
         need(1 <= entry.lane <= self.hello["lanes"], "write: on lane %d", entry.lane)
         need(entry.window == 0, "write: to window %d", entry.window)
         need(entry.offset % PAGE == 0 and entry.write_bytes % PAGE == 0, "write: not whole pages")

@@ -106,8 +106,8 @@ static void must_refuse(const uint8_t *msg, size_t len, uint32_t type, const cha
 		cr_assert(head.type == 0 && head.len_bytes == 0, "%s: %s %zu: head stored", name, what, at);
 	cr_assert_eq(rc, -EPROTO, "%s: %s %zu: taken", name, what, at);
 	cr_assert_eq(err.code, -EPROTO);
-	cr_assert(strncmp(err.msg, len < HEAD ? "record" : name, strlen(len < HEAD ? "record" : name)) == 0, "%s: %s %zu: says \"%s\"", name,
-		  what, at, err.msg);
+	cr_assert(strncmp(err.msg, len < HEAD ? "record" : name, strlen(len < HEAD ? "record" : name)) == 0,
+		  "%s: %s %zu: says \"%s\"", name, what, at, err.msg);
 	cr_assert(memcmp(&out, &before, sizeof(out)) == 0, "%s: %s %zu: stored something", name, what, at);
 	free(exact);
 }
@@ -130,11 +130,20 @@ static uint8_t buf[FTW_RECORD_MAX + 1] __attribute__((aligned(8)));
 static struct hello any_hello(void)
 {
 	static char identity[FTW_IDENTITY_MAX + 1], name[FTW_NAME_MAX + 1];
-	struct hello h = { .version_min = 1, .version_max = (uint16_t)between(1, 65535), .placement = (uint16_t)between(1, 2),
-			   .mode = (uint16_t)between(1, 2), .capabilities_needed = any(), .capabilities_offered = any(),
-			   .generation = any(), .epoch_committed = any(), .nr_pages = 64 * between(1, FTW_PAGES_MAX / 64),
-			   .state_max = any(), .page_bytes = 4096, .chunk_bytes = 4096u << between(0, 19),
-			   .lanes = (uint32_t)between(1, 8), .heartbeat_ms = (uint32_t)between(1, FTW_HEARTBEAT_MS_MAX),
+	struct hello h = { .version_min = 1,
+			   .version_max = (uint16_t)between(1, 65535),
+			   .placement = (uint16_t)between(1, 2),
+			   .mode = (uint16_t)between(1, 2),
+			   .capabilities_needed = any(),
+			   .capabilities_offered = any(),
+			   .generation = any(),
+			   .epoch_committed = any(),
+			   .nr_pages = 64 * between(1, FTW_PAGES_MAX / 64),
+			   .state_max = any(),
+			   .page_bytes = 4096,
+			   .chunk_bytes = 4096u << between(0, 19),
+			   .lanes = (uint32_t)between(1, 8),
+			   .heartbeat_ms = (uint32_t)between(1, FTW_HEARTBEAT_MS_MAX),
 			   .heartbeat_misses = (uint32_t)between(1, FTW_HEARTBEAT_MISSES_MAX),
 			   .identity_bytes = (uint32_t)between(0, any() % 20 ? 40 : FTW_IDENTITY_MAX),
 			   .name_bytes = (uint32_t)between(0, FTW_NAME_MAX) };
@@ -160,21 +169,28 @@ static size_t sample_hello(void)
 	cr_assert(memcmp(out.hello.session, h.session, 16) == 0);
 	out.hello.identity = h.identity;
 	out.hello.name = h.name;
-	cr_assert(out.hello.version_min == h.version_min && out.hello.version_max == h.version_max && out.hello.placement == h.placement &&
-		  out.hello.mode == h.mode && out.hello.capabilities_needed == h.capabilities_needed &&
+	cr_assert(out.hello.version_min == h.version_min && out.hello.version_max == h.version_max &&
+		  out.hello.placement == h.placement && out.hello.mode == h.mode &&
+		  out.hello.capabilities_needed == h.capabilities_needed &&
 		  out.hello.capabilities_offered == h.capabilities_offered && out.hello.generation == h.generation &&
-		  out.hello.epoch_committed == h.epoch_committed && out.hello.nr_pages == h.nr_pages && out.hello.state_max == h.state_max);
-	cr_assert(out.hello.page_bytes == h.page_bytes && out.hello.chunk_bytes == h.chunk_bytes && out.hello.lanes == h.lanes &&
-		  out.hello.heartbeat_ms == h.heartbeat_ms && out.hello.heartbeat_misses == h.heartbeat_misses &&
-		  out.hello.identity_bytes == h.identity_bytes && out.hello.name_bytes == h.name_bytes);
+		  out.hello.epoch_committed == h.epoch_committed && out.hello.nr_pages == h.nr_pages &&
+		  out.hello.state_max == h.state_max);
+	cr_assert(out.hello.page_bytes == h.page_bytes && out.hello.chunk_bytes == h.chunk_bytes &&
+		  out.hello.lanes == h.lanes && out.hello.heartbeat_ms == h.heartbeat_ms &&
+		  out.hello.heartbeat_misses == h.heartbeat_misses && out.hello.identity_bytes == h.identity_bytes &&
+		  out.hello.name_bytes == h.name_bytes);
 	return len;
 }
 
 static size_t sample_hello_ack(void)
 {
-	const struct hello_ack h = { .version = (uint16_t)between(1, 65535), .placement = (uint16_t)between(1, 2),
-				     .epoch_credits = (uint32_t)between(1, UINT32_MAX), .capabilities = any(), .generation = any(),
-				     .epoch_committed = any(), .heartbeat_ms = (uint32_t)between(1, FTW_HEARTBEAT_MS_MAX),
+	const struct hello_ack h = { .version = (uint16_t)between(1, 65535),
+				     .placement = (uint16_t)between(1, 2),
+				     .epoch_credits = (uint32_t)between(1, UINT32_MAX),
+				     .capabilities = any(),
+				     .generation = any(),
+				     .epoch_committed = any(),
+				     .heartbeat_ms = (uint32_t)between(1, FTW_HEARTBEAT_MS_MAX),
 				     .heartbeat_misses = (uint32_t)between(1, FTW_HEARTBEAT_MISSES_MAX) };
 	size_t len = create_hello_ack(buf, 1, &h);
 	union any_body out;
@@ -197,7 +213,8 @@ static size_t sample_regions(void)
 	size_t len;
 
 	for (uint32_t i = 0; i < count; i++) {
-		e[i] = (struct region_entry){ .first_page = at, .len_bytes = 4096 * between(1, 1u << 20),
+		e[i] = (struct region_entry){ .first_page = at,
+					      .len_bytes = 4096 * between(1, 1u << 20),
 					      .name_bytes = (uint32_t)between(1, FTW_NAME_MAX) };
 		e[i].name = any_text(name[i], e[i].name_bytes);
 		at = ((at + e[i].len_bytes / 4096 + 63) & ~UINT64_C(63)) + 64 * between(0, 5);
@@ -236,9 +253,11 @@ static size_t sample_runs(uint32_t type)
 	must_take(buf, len, type, &out);
 	cr_assert_eq(consume_head(buf, len, &head, &body, NULL), 0);
 	cr_assert(head.epoch == epoch && head.seq == 99);
-	cr_assert(out.runs.count == count && out.runs.digest == digest && out.runs.nr_pages == FTW_NOTIFY_PAGES_MAX - left);
+	cr_assert(out.runs.count == count && out.runs.digest == digest &&
+		  out.runs.nr_pages == FTW_NOTIFY_PAGES_MAX - left);
 	for (uint32_t i = 0; i < count; i++)
-		cr_assert(from_be64(out.runs.run[i].first_page) == run[i].first && from_be32(out.runs.run[i].nr_pages) == run[i].nr);
+		cr_assert(from_be64(out.runs.run[i].first_page) == run[i].first &&
+			  from_be32(out.runs.run[i].nr_pages) == run[i].nr);
 	return len;
 }
 
@@ -271,7 +290,10 @@ static size_t sample_device_state(void)
 
 static size_t sample_commit(void)
 {
-	struct commit c = { .nr_data_pages = any(), .nr_zero_pages = any(), .state_bytes = any(), .digest = any(),
+	struct commit c = { .nr_data_pages = any(),
+			    .nr_zero_pages = any(),
+			    .state_bytes = any(),
+			    .digest = any(),
 			    .lanes = (uint32_t)between(1, 7) };
 	union any_body out;
 	size_t len;
@@ -282,8 +304,8 @@ static size_t sample_commit(void)
 	memset(&out, 0, sizeof(out));
 	must_take(buf, len, FTW_COMMIT, &out);
 	cr_assert(out.commit.nr_data_pages == c.nr_data_pages && out.commit.nr_zero_pages == c.nr_zero_pages &&
-		  out.commit.state_bytes == c.state_bytes && out.commit.digest == c.digest && out.commit.lanes == c.lanes &&
-		  memcmp(out.commit.seq, c.seq, sizeof(c.seq)) == 0);
+		  out.commit.state_bytes == c.state_bytes && out.commit.digest == c.digest &&
+		  out.commit.lanes == c.lanes && memcmp(out.commit.seq, c.seq, sizeof(c.seq)) == 0);
 	return len;
 }
 
@@ -352,7 +374,8 @@ static size_t sample_sync_progress(void)
 	union any_body out;
 
 	must_take(buf, len, FTW_SYNC_PROGRESS, &out);
-	cr_assert(out.progress.round == p.round && out.progress.pages_done == p.pages_done && out.progress.pages_total == p.pages_total);
+	cr_assert(out.progress.round == p.round && out.progress.pages_done == p.pages_done &&
+		  out.progress.pages_total == p.pages_total);
 	return len;
 }
 
@@ -519,7 +542,8 @@ Test(codec, lengths_off_by_one)
 			set_u32(lengths[i].at, get_u32(lengths[i].at) + (uint32_t)by);
 			must_refuse(buf, len, lengths[i].type, "length field", lengths[i].at);
 		}
-	for (size_t i = 0; i < NR_SAMPLES; i++) /* the length in the head: padding may hide one octet, but then the body does not fit */
+	for (size_t i = 0; i < NR_SAMPLES;
+	     i++) /* the length in the head: padding may hide one octet, but then the body does not fit */
 		for (int by = -1; by <= 1; by += 2) {
 			size_t len = small(&samples[i]);
 

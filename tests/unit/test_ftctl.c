@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <utmp.h>
@@ -22,6 +24,7 @@
 #include "fake_session.h"
 
 static char dir[] = "/tmp/ft-test-ftctl-XXXXXX", path[64], ftctl[512], out[65536];
+static char given_path[80], *given = given_path; /* "-s PATH" */
 static struct fake_session fake;
 static struct ft_control *control;
 
@@ -49,6 +52,7 @@ static void serve(void)
 	cr_assert_eq(access(ftctl, X_OK), 0, "%s", ftctl);
 	cr_assert(mkdtemp(dir));
 	snprintf(path, sizeof(path), "%s/s", dir);
+	snprintf(given_path, sizeof(given_path), "-s %s", path);
 	fake_init(&fake, FT_ROLE_PRIMARY, FT_STATE_PROTECTED);
 	cr_assert_eq(control_open(&control, path, &fake_ops, own_command, NULL, &err), 0, "%s", err.msg);
 	ft_control_set_session(control, fake_handle(&fake));
@@ -71,7 +75,7 @@ static int run(const char *args)
 	size_t n;
 	int status;
 
-	snprintf(command, sizeof(command), "'%s' -s '%s' %s 2>&1", ftctl, path, args);
+	snprintf(command, sizeof(command), "'%s' %s %s 2>&1", ftctl, given, args);
 	f = popen(command, "r");
 	cr_assert(f);
 	n = fread(out, 1, sizeof(out) - 1, f);
@@ -163,7 +167,7 @@ Test(ftctl, exit_status_of_a_failover)
 	expect("failover --force", 0, "already done: the machine runs here since epoch 999\n");
 	cr_expect(fake.was_forced);
 	fake.outcome = FT_FAILOVER_PEER_ALIVE;
-	expect("failover", 3, "--force takes over all the same");
+	expect("failover", 3, "ftctl: refused for the test's reason\n");
 }
 
 Test(ftctl, acting)
@@ -203,6 +207,36 @@ Test(ftctl, no_process)
 	control = NULL;
 	expect("status", 7, "/s: no process serves it\n");
 	expect("top -c 1", 7, "/s: no process serves it\n");
+}
+
+/* Without -s and -n: the one machine that is served, whatever killed processes left behind. */
+Test(ftctl, finds_the_only_machine)
+{
+	struct sockaddr_un a = { .sun_family = AF_UNIX };
+	struct ft_control *one, *two;
+	struct ft_error err = { 0 };
+	char two_path[80];
+	int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+
+	setenv("FT_RUNTIME_DIR", dir, 1);
+	given = "";
+	expect("ping", 7, "ftctl: no process serves a socket in /tmp/ft-test-ftctl-");
+	snprintf(a.sun_path, sizeof(a.sun_path), "%s/dead.sock", dir);
+	cr_assert_eq(bind(fd, (struct sockaddr *)&a, sizeof(a)), 0);
+	close(fd);
+	snprintf(two_path, sizeof(two_path), "%s/one.sock", dir);
+	cr_assert_eq(control_open(&one, two_path, &fake_ops, NULL, NULL, &err), 0, "%s", err.msg);
+	expect("ping", 0, "\"session\": false");
+	expect("-n one ping", 0, "\"session\": false");
+	expect("-n dead ping", 7, "/dead.sock: no process serves it");
+	snprintf(two_path, sizeof(two_path), "%s/two.sock", dir);
+	cr_assert_eq(control_open(&two, two_path, &fake_ops, NULL, NULL, &err), 0, "%s", err.msg);
+	expect("ping", 2, "ftctl: which machine? -n NAME says it; there is ");
+	setenv("FT_SOCKET", two_path, 1);
+	expect("ping", 0, "\"session\": false");
+	ft_control_close(one);
+	ft_control_close(two);
+	unlink(a.sun_path);
 }
 
 Test(ftctl, top_in_a_pipe)

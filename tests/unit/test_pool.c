@@ -138,7 +138,7 @@ static bool smaps_field(const void *mem, const char *field, char *out, size_t le
 		if (sscanf(line, "%lx-%lx ", &from, &to) == 2)
 			inside = (uintptr_t)mem >= from && (uintptr_t)mem < to;
 		else if (inside && !strncmp(line, field, strlen(field))) {
-			snprintf(out, len, "%s", line + strlen(field));
+			snprintf(out, len, "%.200s", line + strlen(field));
 			found = true;
 		}
 	}

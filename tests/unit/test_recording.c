@@ -121,14 +121,17 @@ static void check_sample(bool payload)
 	cr_assert_eq(recording_open(&reader, path, &err), 0, "%s", err.msg);
 	cr_assert_eq(recording_has_payload(reader), payload);
 	cr_assert_eq(recording_next(reader, &e, &err), 1);
-	cr_assert(e.kind == RECORDING_OPEN && e.connection == 1 && e.direction == 0 && e.lane == 0 && e.payload_bytes == 3 && memcmp(e.payload, "a?b", 3) == 0);
+	cr_assert(e.kind == RECORDING_OPEN && e.connection == 1 && e.direction == 0 && e.lane == 0 &&
+		  e.payload_bytes == 3 && memcmp(e.payload, "a?b", 3) == 0);
 	last = e.time_ns;
 	cr_assert_eq(recording_next(reader, &e, &err), 1);
-	cr_assert(e.kind == RECORDING_MESSAGE && e.direction == RECORDING_SENT && e.payload_bytes == 24 && e.payload[23] == '3');
+	cr_assert(e.kind == RECORDING_MESSAGE && e.direction == RECORDING_SENT && e.payload_bytes == 24 &&
+		  e.payload[23] == '3');
 	cr_assert(e.time_ns >= last && e.write_bytes == 0);
 	cr_assert_eq(recording_offset(reader), border[2]);
 	cr_assert_eq(recording_next(reader, &e, &err), 1);
-	cr_assert(e.kind == RECORDING_WRITE && e.lane == 3 && e.window == 0 && e.offset == 40960 && e.write_bytes == 8192);
+	cr_assert(e.kind == RECORDING_WRITE && e.lane == 3 && e.window == 0 && e.offset == 40960 &&
+		  e.write_bytes == 8192);
 	cr_assert_eq(e.payload_bytes, payload ? 8192u : 0u);
 	if (payload)
 		cr_assert(memcmp(e.payload, page, sizeof(page)) == 0);

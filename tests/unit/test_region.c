@@ -191,3 +191,37 @@ Test(region, same_layout_or_not)
 	region_table_free(u);
 	region_table_free(t);
 }
+
+Test(region, a_table_always_fits_into_its_record)
+{
+	struct region_table *t = region_table_empty(), *next;
+	static struct region_entry entry[FT_REGIONS_MAX];
+	static uint8_t record[FTW_RECORD_MAX];
+	struct ft_error err = { 0 };
+	char name[FT_NAME_MAX];
+	uint32_t n = 0;
+
+	for (;; n++) {
+		snprintf(name, sizeof(name), "%0100u", n);
+		next = region_table_add(t, name, (void *)(uintptr_t)(0x100000 + n * FT_PAGE_SIZE), FT_PAGE_SIZE, &err);
+		if (!next)
+			break;
+		region_table_free(t);
+		t = next;
+	}
+	cr_assert_eq(err.code, -ENOSPC);
+	cr_assert(strstr(err.msg, "shorter names"), "%s", err.msg);
+	cr_assert_gt(n, 400);
+	cr_assert_gt(create_regions(record, 1, entry, region_entries(t, entry)), 0);
+	region_table_free(t);
+}
+
+Test(region, names_are_printable)
+{
+	struct region_table *t = region_table_empty();
+	struct ft_error err = { 0 };
+
+	cr_assert_null(region_table_add(t, "r\303\244m", (void *)0x100000, FT_PAGE_SIZE, &err));
+	cr_assert_eq(err.code, -EINVAL);
+	region_table_free(t);
+}

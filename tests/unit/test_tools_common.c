@@ -235,4 +235,30 @@ Test(runtime, socket_of_a_name)
 	unsetenv("XDG_RUNTIME_DIR");
 	cr_assert_eq(runtime_socket(path, sizeof(path), "web1", &err), 0);
 	cr_expect(strstr(path, geteuid() == 0 ? "/run/ft/" : "/tmp/ft-"), "%s", path);
+	setenv("FT_RUNTIME_DIR", "/elsewhere", 1);
+	cr_assert_eq(runtime_socket(path, sizeof(path), "web1", &err), 0);
+	cr_expect_str_eq(path, "/elsewhere/web1.sock");
+}
+
+Test(runtime, make_directory)
+{
+	char path[] = "/tmp/ft-test-runtime-XXXXXX", sub[64];
+	struct ft_error err = { 0 };
+	struct stat st;
+
+	cr_assert(mkdtemp(path));
+	snprintf(sub, sizeof(sub), "%s/ft", path);
+	setenv("FT_RUNTIME_DIR", sub, 1);
+	cr_expect_eq(runtime_make_directory(&err), 0, "%s", err.msg);
+	cr_assert_eq(stat(sub, &st), 0);
+	cr_expect_eq(st.st_mode & 0777, 0700);
+	cr_expect_eq(runtime_make_directory(&err), 0, "%s", err.msg);
+	cr_assert_eq(chmod(sub, 0777), 0);
+	cr_expect_eq(runtime_make_directory(&err), -EPERM);
+	cr_expect(strstr(err.msg, "nobody else can write"), "%s", err.msg);
+	rmdir(sub);
+	cr_assert_eq(symlink("/tmp", sub), 0);
+	cr_expect_eq(runtime_make_directory(&err), -EPERM);
+	unlink(sub);
+	rmdir(path);
 }

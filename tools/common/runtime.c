@@ -25,16 +25,18 @@ static int fail(struct ft_error *err, int code, const char *fmt, ...)
 
 int runtime_directory(char *path, size_t size, struct ft_error *err)
 {
-	const char *xdg = getenv("XDG_RUNTIME_DIR");
+	const char *given = getenv("FT_RUNTIME_DIR"), *xdg = getenv("XDG_RUNTIME_DIR");
 	int len;
 
-	if (geteuid() == 0)
+	if (given && *given)
+		len = snprintf(path, size, "%s", given);
+	else if (geteuid() == 0)
 		len = snprintf(path, size, "/run/ft");
 	else if (xdg && *xdg)
 		len = snprintf(path, size, "%s/ft", xdg);
 	else
 		len = snprintf(path, size, "/tmp/ft-%u", (unsigned)geteuid());
-	return (size_t)len < size ? 0 : fail(err, -ENAMETOOLONG, "XDG_RUNTIME_DIR: too long a path");
+	return (size_t)len < size ? 0 : fail(err, -ENAMETOOLONG, "FT_RUNTIME_DIR, XDG_RUNTIME_DIR: too long a path");
 }
 
 int runtime_socket(char *path, size_t size, const char *name, struct ft_error *err)

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <ft/error.h>
 
-/* runtime_socket - the control socket of machine @name into @path: /run/ft/NAME.sock for root, else
+/* runtime_socket - the control socket of machine @name into @path: $FT_RUNTIME_DIR/NAME.sock, else /run/ft/NAME.sock for root,
  * $XDG_RUNTIME_DIR/ft/NAME.sock, else /tmp/ft-UID/NAME.sock.  -ENAMETOOLONG. */
 int runtime_socket(char *path, size_t size, const char *name, struct ft_error *err);
 

@@ -32,73 +32,6 @@ const char *field_text(const json_t *object, const char *key)
 	return t ? t : "";
 }
 
-/* ---- which socket ------------------------------------------------------------------------------- */
-
-/* Names of the sockets in @dir: how many, the first, and all for a message. */
-static unsigned list_sockets(const char *dir, char *first, size_t size, char *all, size_t all_size)
-{
-	DIR *d = opendir(dir);
-	struct dirent *e;
-	unsigned n = 0;
-	size_t used = 0;
-
-	*all = '\0';
-	while (d && (e = readdir(d))) {
-		size_t len = strlen(e->d_name);
-
-		if (len <= 5 || strcmp(e->d_name + len - 5, ".sock"))
-			continue;
-		if (n++ == 0)
-			snprintf(first, size, "%.*s", (int)(len - 5), e->d_name);
-		if (used < all_size)
-			used += (size_t)snprintf(all + used, all_size - used, "%s%.*s", n > 1 ? ", " : "", (int)(len - 5),
-						 e->d_name);
-	}
-	if (d)
-		closedir(d);
-	return n;
-}
-
-/* Neither socket nor name was given: the only one there is. */
-static bool only_socket(char *path, size_t size, int *status)
-{
-	char dir[256], first[256], all[512];
-	struct ft_error err = { 0 };
-	unsigned n;
-
-	*status = EXIT_NO_PROCESS;
-	if (runtime_directory(dir, sizeof(dir), &err)) {
-		cli_error("%s", err.msg);
-		return false;
-	}
-	n = list_sockets(dir, first, sizeof(first), all, sizeof(all));
-	if (n == 1 && runtime_socket(path, size, first, &err) == 0)
-		return true;
-	if (n > 1) {
-		*status = EXIT_USAGE;
-		cli_error("which machine? -n NAME says it; there is %s", all);
-	} else {
-		cli_error("nothing runs here: no socket in %s (-s PATH names another)", dir);
-	}
-	return false;
-}
-
-bool client_socket(const struct args *args, char *path, size_t size, int *status)
-{
-	const char *given = args->socket ? args->socket : args->name ? NULL : getenv("FT_SOCKET");
-	struct ft_error err = { 0 };
-
-	if (given && *given)
-		return (size_t)snprintf(path, size, "%s", given) < size;
-	if (!args->name)
-		return only_socket(path, size, status);
-	if (runtime_socket(path, size, args->name, &err) == 0)
-		return true;
-	cli_error("%s", err.msg);
-	*status = EXIT_USAGE;
-	return false;
-}
-
 /* ---- the line ----------------------------------------------------------------------------------- */
 
 int client_open(const char *path, char *why, size_t size)
@@ -122,6 +55,92 @@ int client_open(const char *path, char *why, size_t size)
 		close(fd);
 	return -1;
 }
+
+/* ---- which socket ------------------------------------------------------------------------------- */
+
+/* Does a process serve the machine @name?  One that was killed leaves its file behind. */
+static bool is_served(const char *name)
+{
+	char path[512], why[768];
+	struct ft_error err;
+	int fd;
+
+	if (runtime_socket(path, sizeof(path), name, &err))
+		return false;
+	fd = client_open(path, why, sizeof(why));
+	if (fd >= 0)
+		close(fd);
+	return fd >= 0;
+}
+
+/* The machines of @dir that are served: how many, the first, and all for a message. */
+static unsigned list_machines(const char *dir, char *first, size_t size, char *all, size_t all_size)
+{
+	DIR *d = opendir(dir);
+	struct dirent *e;
+	unsigned n = 0;
+	size_t used = 0;
+
+	*all = '\0';
+	while (d && (e = readdir(d))) {
+		size_t len = strlen(e->d_name);
+
+		if (len <= 5 || strcmp(e->d_name + len - 5, ".sock"))
+			continue;
+		e->d_name[len - 5] = '\0';
+		if (!is_served(e->d_name))
+			continue;
+		if (n++ == 0)
+			snprintf(first, size, "%s", e->d_name);
+		if (used < all_size)
+			used += (size_t)snprintf(all + used, all_size - used, "%s%s", n > 1 ? ", " : "", e->d_name);
+	}
+	if (d)
+		closedir(d);
+	return n;
+}
+
+/* Neither socket nor name was given: the only one that is served. */
+static bool only_socket(char *path, size_t size, int *status)
+{
+	char dir[256], first[256], all[512];
+	struct ft_error err = { 0 };
+	unsigned n;
+
+	*status = EXIT_NO_PROCESS;
+	if (runtime_directory(dir, sizeof(dir), &err)) {
+		cli_error("%s", err.msg);
+		return false;
+	}
+	n = list_machines(dir, first, sizeof(first), all, sizeof(all));
+	if (n == 1 && runtime_socket(path, size, first, &err) == 0)
+		return true;
+	if (n > 1) {
+		*status = EXIT_USAGE;
+		cli_error("which machine? -n NAME says it; there is %s", all);
+	} else {
+		cli_error("no process serves a socket in %s (-s PATH names another)", dir);
+	}
+	return false;
+}
+
+bool client_socket(const struct args *args, char *path, size_t size, int *status)
+{
+	const char *given = args->socket ? args->socket : args->name ? NULL : getenv("FT_SOCKET");
+	struct ft_error err = { 0 };
+
+	if (given && *given)
+		return (size_t)snprintf(path, size, "%s", given) < size;
+	if (!args->name)
+		return only_socket(path, size, status);
+	if (runtime_socket(path, size, args->name, &err) == 0)
+		return true;
+	cli_error("%s", err.msg);
+	*status = EXIT_USAGE;
+	return false;
+}
+
+/* ---- asking ------------------------------------------------------------------------------------- */
 
 static int64_t clock_ms(void)
 {

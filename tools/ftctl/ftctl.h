@@ -44,8 +44,8 @@ json_t *client_command(const struct args *args, json_t *request, uint32_t timeou
 
 /* report_status - what `status` prints; @stats may be NULL. */
 void report_status(FILE *out, const json_t *status, const json_t *stats);
-/* report_stats - every metric and counter; @brief: only those that were seen. */
-void report_stats(FILE *out, const json_t *stats, bool brief);
+/* report_stats - the metrics that this side has, and all counters. */
+void report_stats(FILE *out, const json_t *stats);
 
 /* Fields of a data object; 0 or "" if they are not there. */
 uint64_t field_u64(const json_t *object, const char *key);

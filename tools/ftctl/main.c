@@ -83,7 +83,7 @@ static int run_stats(void *user, int argc, char **argv)
 	(void)argc;
 	(void)argv;
 	if (stats && !args->json)
-		report_stats(stdout, stats, false);
+		report_stats(stdout, stats);
 	json_decref(stats);
 	return status;
 }
@@ -130,8 +130,6 @@ static int run_failover(void *user, int argc, char **argv)
 
 	(void)argc;
 	(void)argv;
-	if (status == EXIT_PEER_ALIVE)
-		fputs("If the primary's guest is known to be stopped, --force takes over all the same.\n", stderr);
 	if (data && !args->json && !args->quiet)
 		say_failover(data);
 	json_decref(data);
@@ -191,22 +189,48 @@ static int run_get(void *user, int argc, char **argv)
 	return status;
 }
 
+/* As the `options` command of ft-control(7) tells them. */
+static json_t *describe_option(const struct ft_option *o)
+{
+	static const char *const type[] = { "string", "number", "size", "bool", "choice" };
+	json_t *j = json_pack("{s:s,s:s,s:b,s:b,s:b}", "name", o->name, "type", type[o->type], "primary",
+			      o->flags & FT_OPT_PRIMARY, "secondary", o->flags & FT_OPT_SECONDARY, "live",
+			      o->flags & FT_OPT_LIVE);
+
+	if (o->type == FT_OPT_UINT || o->type == FT_OPT_SIZE) {
+		json_object_set_new(j, "min", json_integer((json_int_t)o->min));
+		json_object_set_new(j, "max", json_integer((json_int_t)o->max));
+	}
+	if (o->choices)
+		json_object_set_new(j, "choices", json_string(o->choices));
+	json_object_set_new(j, "unit", json_string(o->unit));
+	json_object_set_new(j, "default", json_string(o->value));
+	json_object_set_new(j, "help", json_string(o->help));
+	return j;
+}
+
+/* No process is asked: the library is the same. */
 static int run_options(void *user, int argc, char **argv)
 {
 	struct args *args = user;
-	int status;
-	json_t *data = ask(args, request("options"), 0, &status), *o;
-	size_t i;
+	json_t *list = json_array(), *all;
+	size_t n;
+	const struct ft_option *o = ft_options(&n);
 
 	(void)argc;
 	(void)argv;
-	if (data && !args->json) {
-		json_array_foreach(json_object_get(data, "options"), i, o)
-			printf("%-18s %-9s %s%s\n", field_text(o, "name"), field_text(o, "default"), field_text(o, "help"),
-			       json_is_true(json_object_get(o, "live")) ? " (live)" : "");
+	for (size_t i = 0; i < n; i++) {
+		json_array_append_new(list, describe_option(&o[i]));
+		if (!args->json)
+			printf("%-18s %-9s %s%s\n", o[i].name, o[i].value, o[i].help, o[i].flags & FT_OPT_LIVE ? " (live)" : "");
 	}
-	json_decref(data);
-	return status;
+	all = json_pack("{s:o}", "options", list);
+	if (args->json) {
+		json_dumpf(all, stdout, JSON_INDENT(2));
+		putchar('\n');
+	}
+	json_decref(all);
+	return EXIT_OK;
 }
 
 static int run_pause(void *user, int argc, char **argv)

@@ -71,9 +71,11 @@ static void line_traffic(FILE *out, const json_t *stats, bool is_primary)
 
 	if (!stats)
 		return;
-	fprintf(out, "  %-12s %s in %s pages, %s of them zero\n", is_primary ? "sent" : "received",
-		human_bytes(a, counter_of(stats, is_primary ? "bytes-sent" : "bytes-received")),
-		human_count(b, counter_of(stats, "pages")), human_count(c, counter_of(stats, "zero-pages")));
+	if (is_primary)
+		fprintf(out, "  %-12s %s in %s pages, and %s zero pages\n", "sent", human_bytes(a, counter_of(stats, "bytes-sent")),
+			human_count(b, counter_of(stats, "pages")), human_count(c, counter_of(stats, "zero-pages")));
+	else
+		fprintf(out, "  %-12s %s\n", "received", human_bytes(a, counter_of(stats, "bytes-received")));
 }
 
 void report_status(FILE *out, const json_t *s, const json_t *stats)
@@ -99,14 +101,14 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 	line_traffic(out, stats, is_primary);
 	fprintf(out, "  %-12s %s of %s\n", "memory", human_bytes(a, field_u64(s, "memory_bytes")),
 		human_bytes(b, field_u64(s, "memory_cap_bytes")));
-	fprintf(out, "  %-12s %s in %" PRIu64 " regions%s\n", "guest", human_bytes(a, field_u64(s, "guest_bytes")),
-		field_u64(s, "regions"), json_is_true(json_object_get(s, "guest_paused")) ? ", PAUSED" : "");
+	fprintf(out, "  %-12s %s in %" PRIu64 " region%s%s\n", "guest", human_bytes(a, field_u64(s, "guest_bytes")),
+		field_u64(s, "regions"), field_u64(s, "regions") == 1 ? "" : "s", json_is_true(json_object_get(s, "guest_paused")) ? ", PAUSED" : "");
 	fprintf(out, "  %-12s %" PRIu64 "\n", "generation", field_u64(s, "generation"));
 	if (*field_text(s, "bottleneck"))
 		fprintf(out, "  %-12s %s\n", "bottleneck", field_text(s, "bottleneck"));
 }
 
-void report_stats(FILE *out, const json_t *stats, bool brief)
+void report_stats(FILE *out, const json_t *stats)
 {
 	const char *name, *unit;
 	json_t *d, *n;
@@ -117,7 +119,7 @@ void report_stats(FILE *out, const json_t *stats, bool brief)
 		double mean = json_number_value(json_object_get(d, "mean"));
 		uint64_t count = field_u64(d, "count");
 
-		if (brief && !count)
+		if (!count)
 			continue;
 		unit = field_text(d, "unit");
 		fprintf(out, "%-14s %12" PRIu64 " %12s %12s %12s %12s %12s\n", name, count,
@@ -126,9 +128,6 @@ void report_stats(FILE *out, const json_t *stats, bool brief)
 			value_text(t[4], unit, field_u64(d, "max")));
 	}
 	fputc('\n', out);
-	json_object_foreach(json_object_get(stats, "counter"), name, n) {
-		if (brief && !json_integer_value(n))
-			continue;
+	json_object_foreach(json_object_get(stats, "counter"), name, n)
 		fprintf(out, "%-14s %12s\n", name, human_count(t[0], (uint64_t)json_integer_value(n)));
-	}
 }

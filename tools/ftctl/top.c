@@ -206,7 +206,7 @@ static void show_screen(struct top *t, const struct sample *s)
 		report_status(f, s->status, s->stats);
 		fprintf(f, "  %-12s %.1f epochs/s, %s/s\n\n", "rate", t->epochs_per_s,
 			human_bytes(bytes, (uint64_t)t->bytes_per_s));
-		report_stats(f, s->stats, true);
+		report_stats(f, s->stats);
 	}
 	fclose(f);
 	draw(text);

@@ -18,7 +18,7 @@ struct args {
 
 struct connection {
 	uint32_t number;
-	uint64_t nr_pages;	  /* from its hello */
+	uint64_t nr_pages;        /* from its hello */
 	uint64_t epoch_committed; /* its last commit: writes belong to the epoch behind it */
 };
 
@@ -57,17 +57,20 @@ static struct line begin(struct dump *d, const struct recording_entry *e)
 		line_only_json(&l, "time-ns", e->time_ns);
 		line_only_json(&l, "connection", e->connection);
 		line_string(&l, "direction",
-			    e->direction == RECORDING_SENT ? "sent" : e->direction == RECORDING_RECEIVED ? "received" : "none");
+			    e->direction == RECORDING_SENT       ? "sent"
+			    : e->direction == RECORDING_RECEIVED ? "received"
+								 : "none");
 		line_only_json(&l, "lane", e->lane);
 	} else {
-		printf("%13.6f %" PRIu32 " %s %" PRIu32, (double)(int64_t)(e->time_ns - d->start_ns) / 1e9, e->connection,
-		       direction_name(e->direction), e->lane);
+		printf("%13.6f %" PRIu32 " %s %" PRIu32, (double)(int64_t)(e->time_ns - d->start_ns) / 1e9,
+		       e->connection, direction_name(e->direction), e->lane);
 	}
 	return l;
 }
 
 /* head - columns seq, epoch, name. */
-static void head(struct line *l, const char *seq, uint64_t seq_value, const char *epoch, uint64_t epoch_value, const char *name)
+static void head(struct line *l, const char *seq, uint64_t seq_value, const char *epoch, uint64_t epoch_value,
+		 const char *name)
 {
 	line_only_json(l, "seq", seq_value);
 	line_only_json(l, "epoch", epoch_value);
@@ -116,7 +119,8 @@ static void dump_mark(struct dump *d, const struct recording_entry *e)
 		return;
 	l = begin(d, e);
 	head(&l, "-", 0, "-", 0, e->kind == RECORDING_OPEN ? "open" : "close");
-	line_octets(&l, "text", text_printable(e->payload, e->payload_bytes) ? (const char *)e->payload : "", e->payload_bytes);
+	line_octets(&l, "text", text_printable(e->payload, e->payload_bytes) ? (const char *)e->payload : "",
+		    e->payload_bytes);
 	line_end(&l);
 }
 
@@ -204,10 +208,14 @@ static void print_types(void)
 	size_t n;
 	const struct record_type *t = record_types(&n);
 
-	printf("%-14s %-10s %10s %10s  %-7s %-10s %s\n", "record", "type", "body min", "body max", "epoch", "from", "lane");
+	printf("%-14s %-10s %10s %10s  %-7s %-10s %s\n", "record", "type", "body min", "body max", "epoch", "from",
+	       "lane");
 	for (size_t i = 0; i < n; i++)
-		printf("%-14s 0x%08" PRIx32 " %10" PRIu32 " %10" PRIu32 "  %-7s %-10s %s\n", t[i].name, t[i].type, t[i].body_min,
-		       t[i].body_max, t[i].epoch == RECORD_EPOCH_NONE ? "0" : t[i].epoch == RECORD_EPOCH_MUST ? "yes" : "or 0",
+		printf("%-14s 0x%08" PRIx32 " %10" PRIu32 " %10" PRIu32 "  %-7s %-10s %s\n", t[i].name, t[i].type,
+		       t[i].body_min, t[i].body_max,
+		       t[i].epoch == RECORD_EPOCH_NONE   ? "0"
+		       : t[i].epoch == RECORD_EPOCH_MUST ? "yes"
+							 : "or 0",
 		       t[i].from, t[i].lane);
 }
 
@@ -237,17 +245,21 @@ static int set_epoch(void *user, const struct cli_option *opt, const char *value
 
 static const struct cli_option options[] = {
 	CLI_FLAG(struct args, json, "json", 'j', "one JSON object a line"),
-	CLI_OPT(struct args, epoch, "epoch", 'e', "N", "only records and writes of epoch N (0: those of none)", set_epoch),
+	CLI_OPT(struct args, epoch, "epoch", 'e', "N", "only records and writes of epoch N (0: those of none)",
+		set_epoch),
 	CLI_FLAG(struct args, no_data, "no-data", 'n', "no writes, no lists of pages"),
 	CLI_FLAG(struct args, summary, "summary", 's', "only the figures of the whole stream"),
 	CLI_FLAG(struct args, records, "records", 0, "print the record types of the protocol, read no file"),
 	CLI_END
 };
 
-static const struct cli_command commands[] = {
-	{ .args = "FILE", .help = "words for a recorded stream", .options = options, .min_args = 0, .max_args = 1, .run = run },
-	{ 0 }
-};
+static const struct cli_command commands[] = { { .args = "FILE",
+						 .help = "words for a recorded stream",
+						 .options = options,
+						 .min_args = 0,
+						 .max_args = 1,
+						 .run = run },
+					       { 0 } };
 
 static const struct cli_program program = {
 	.name = "ftdump",

@@ -10,9 +10,9 @@ static struct {
 	uint64_t connections, messages, writes, damaged, heartbeats;
 	uint64_t message_bytes, write_bytes;
 	uint64_t committed, acked, applied, data_pages, zero_pages, state_bytes;
-	uint32_t commit_connection;	  /* of the last commit; only one connection at a time has epochs */
+	uint32_t commit_connection;       /* of the last commit; only one connection at a time has epochs */
 	uint64_t commit_epoch, commit_ns; /* the last one */
-	uint64_t commit_before_ns;	  /* the one before it in this connection, 0 none */
+	uint64_t commit_before_ns;        /* the one before it in this connection, 0 none */
 } total;
 static struct hist to_ack, to_applied, to_commit;
 static bool ready;
@@ -98,8 +98,8 @@ static void print_times(struct line *l, const char *words, const char *name, con
 		snprintf(field, sizeof(field), "%s-max-ns", name);
 		line_only_json(l, field, d.max);
 	} else if (d.count) {
-		printf("  %-18s %" PRIu64 " times: p50 %.3f ms, p99 %.3f ms, max %.3f ms\n", words, d.count, (double)d.p50 / 1e6,
-		       (double)d.p99 / 1e6, (double)d.max / 1e6);
+		printf("  %-18s %" PRIu64 " times: p50 %.3f ms, p99 %.3f ms, max %.3f ms\n", words, d.count,
+		       (double)d.p50 / 1e6, (double)d.p99 / 1e6, (double)d.max / 1e6);
 	}
 }
 

@@ -109,6 +109,7 @@ static int consume_lines(struct qmp *q)
 /* Read once and parse.  0: something may have come; -EAGAIN: nothing there. */
 static int read_some(struct qmp *q)
 {
+	size_t room = q->room * 2 + 16384;
 	char *grown;
 	ssize_t n;
 
@@ -117,11 +118,11 @@ static int read_some(struct qmp *q)
 	if (q->room - q->used < 4096) {
 		if (q->room >= LINE_MAX_BYTES)
 			return die(q, -EPROTO, "a line is longer than 16 MiB");
-		grown = realloc(q->buf, q->room * 2 + 16384);
+		grown = realloc(q->buf, room < LINE_MAX_BYTES ? room : LINE_MAX_BYTES);
 		if (!grown)
 			return die(q, -ENOMEM, "no memory for an answer");
 		q->buf = grown;
-		q->room = q->room * 2 + 16384;
+		q->room = room < LINE_MAX_BYTES ? room : LINE_MAX_BYTES;
 	}
 	n = recv(q->fd, q->buf + q->used, q->room - q->used, MSG_DONTWAIT);
 	if (n < 0)

@@ -322,6 +322,37 @@ static int open_soft_dirty(struct tracker *t, struct ft_error *err)
 	return t->clear_refs < 0 ? t->clear_refs : 0;
 }
 
+static int make_vec(struct tracker *t, struct ft_error *err)
+{
+	t->vec_bytes = VEC_LEN * sizeof(struct wp_page_region);
+	t->vec = mmap(NULL, t->vec_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+	if (t->vec != MAP_FAILED)
+		return 0;
+	t->vec = NULL;
+	return fail_sys(err, -errno, "memory for the scan");
+}
+
+int tracker_open_soft_dirty(struct tracker **out, int pagemap, int clear_refs, int memfd, uint64_t va, uint64_t len, struct ft_error *err)
+{
+	struct tracker *t = calloc(1, sizeof(*t));
+	int rc;
+
+	*out = NULL;
+	if (!t) {
+		fd_close(&pagemap);
+		fd_close(&clear_refs);
+		return fail(err, -ENOMEM, "no memory");
+	}
+	*t = (struct tracker){ .memfd = memfd, .va = va, .len = len, .uffd = -1, .pagemap = pagemap, .clear_refs = clear_refs };
+	rc = make_vec(t, err);
+	if (rc) {
+		tracker_close(t);
+		return rc;
+	}
+	*out = t;
+	return 0;
+}
+
 int tracker_open(struct tracker **out, pid_t pid, int memfd, uint64_t len, int uffd, struct ft_error *err)
 {
 	struct tracker *t;
@@ -343,14 +374,8 @@ int tracker_open(struct tracker **out, pid_t pid, int memfd, uint64_t len, int u
 	}
 	if (!rc)
 		rc = uffd >= 0 && kernel_has_wp() ? open_wp(t, err) : open_soft_dirty(t, err);
-	if (!rc) {
-		t->vec_bytes = VEC_LEN * sizeof(struct wp_page_region);
-		t->vec = mmap(NULL, t->vec_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-		if (t->vec == MAP_FAILED) {
-			t->vec = NULL;
-			rc = fail_sys(err, -errno, "memory for the scan");
-		}
-	}
+	if (!rc)
+		rc = make_vec(t, err);
 	if (rc) {
 		tracker_close(t);
 		return rc;

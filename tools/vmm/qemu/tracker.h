@@ -26,6 +26,9 @@ typedef void tracker_report(void *user, uint64_t first, uint64_t nr);
  * also on failure; -1: none could be had, only soft-dirty is left.
  * -ENOTSUP: the kernel has neither; the sentence names the kernel and what is needed.  -EINVAL: @pid does not map all of @memfd. */
 int tracker_open(struct tracker **out, pid_t pid, int memfd, uint64_t len, int uffd, struct ft_error *err);
+/* tracker_open_soft_dirty - the same by soft-dirty bits, from descriptors that are open already and become the tracker's:
+ * @pagemap and @clear_refs of a process that maps @memfd at @va. */
+int tracker_open_soft_dirty(struct tracker **out, int pagemap, int clear_refs, int memfd, uint64_t va, uint64_t len, struct ft_error *err);
 void tracker_close(struct tracker *t); /* leaves the target as it is: what is armed stays armed and costs a fault per page */
 const char *tracker_method(const struct tracker *t); /* "wp", "soft-dirty" */
 
