@@ -81,8 +81,10 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	res->stop_ns = lap(&mark);
 	secondary_wait_applied(c);
 	res->apply_ns = lap(&mark);
+	pthread_mutex_lock(&c->standby_lock); /* ft-accept may be about to greet a primary that a forced failover ignores */
 	state = standby_state(c->standby, &len);
 	res->epoch = standby_epoch_image(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
 	r = s->ops.load_state(s->user, state, len, err);
 	res->load_ns = lap(&mark);
 	if (r) {

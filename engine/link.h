@@ -14,6 +14,7 @@
 struct link_lane {
 	pthread_mutex_t lock;	       /* one record is made and sent at a time; rank: leaf but for the transport */
 	uint32_t sent;		       /* guarded by lock: seq of the last record */
+	bool over;		       /* guarded by lock: refuse, bye or error was sent, and is the last */
 	uint8_t buf[FTW_RECORD_MAX];   /* guarded by lock */
 	uint32_t received;	       /* receive thread only */
 };
@@ -23,6 +24,7 @@ struct link {
 	struct recording *recording; /* may be NULL; the session's */
 	uint32_t connection;	     /* its number there */
 	uint32_t lanes;		     /* lane 0 included */
+	uint32_t reserve;	     /* credits of lane 0 that heartbeats and progress leave to the records that must go */
 	struct link_lane *lane;
 	uint64_t told_sent, told_received; /* link_account: octets counted so far; receive thread only */
 	uint8_t *in;		     /* receive thread: the message that link_receive() gave last */
@@ -49,8 +51,17 @@ int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struc
 /* link_account - add the octets since the last call to the counters.  Receive thread only. */
 void link_account(struct link *l, struct stats *stats);
 
-/* Small records of lane 0 that both sides send. */
+/* link_receive_greeting - the same, and -ECANCELED soon after @stop_fd became readable: nobody cuts a connection that is not in use yet. */
+int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body, uint64_t deadline,
+			  struct ft_error *err);
+
+/* Records that may be left out: a heartbeat, a word of progress.  They go only if nobody else is sending on lane 0 and half of the peer's
+ * credits are there, so they never wait for the peer: who receives must not wait in sending, or the credit that it waits for stands
+ * unread behind a message.  -EAGAIN: it was left out. */
 int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err);
+int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline, struct ft_error *err);
+
+/* Records of lane 0 that must go.  Behind link_send_reason() nothing goes on lane 0 any more (-ESHUTDOWN). */
 int link_send_mark(struct link *l, uint32_t type, uint64_t epoch, uint64_t deadline, struct ft_error *err);
 int link_send_reason(struct link *l, uint32_t type, uint32_t code, const char *text, uint64_t deadline);
 

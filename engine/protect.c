@@ -33,6 +33,7 @@ static bool mark_lost(struct primary *p, const struct ft_error *why)
 		p->loss_error = *why;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
+	queue_wake(&p->to_ship);
 	return first;
 }
 
@@ -123,8 +124,6 @@ static void reset_connection(struct primary *p)
 	struct ft_session *s = p->s;
 
 	pthread_mutex_lock(&s->lock);
-	p->lost = false;
-	err_clear(&p->loss_error);
 	p->acked = p->applied = p->sent = 0;
 	p->cut_now = false;
 	for (unsigned i = 0; i < EPOCH_JOBS; i++)
@@ -194,11 +193,13 @@ static void serve_hold(struct primary *p)
 
 static void epochs(struct primary *p)
 {
+	bool cut;
+
 	if (sync_run(p) || wait_first_ack(p))
 		return;
 	change(p, EV_FIRST_COMMIT, NULL);
-	while (epoch_wait(p) == 0) {
-		if (!atomic_load(&p->s->guest_paused) && epoch_run(p))
+	while (epoch_wait(p, &cut) == 0) {
+		if (cut && epoch_run(p))
 			return;
 		serve_hold(p);
 	}
@@ -209,7 +210,7 @@ static void reclaim(struct primary *p)
 {
 	struct cds_wfcq_node *node;
 
-	while ((node = queue_get(&p->to_ship, 0))) {
+	while ((node = queue_drain(&p->to_ship))) {
 		struct work *w = (struct work *)node;
 
 		if (w->kind == WORK_SLAB)

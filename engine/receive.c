@@ -126,7 +126,7 @@ static int silent(const struct secondary *c, uint64_t ns, struct ft_error *err)
 		       c->heartbeat_misses, c->heartbeat_ms);
 }
 
-/* A primary that takes no heartbeat is silent as well: its credits and its socket's room are used up. */
+/* A heartbeat that was left out is not missed: either something else is on its way, or the primary does not read. */
 static int keep_time(struct secondary *c, struct reception *rx, bool quiet, struct ft_error *err)
 {
 	uint64_t now = now_ns(), beat = c->heartbeat_ms * NS_PER_MS, limit = beat * c->heartbeat_misses;
@@ -135,7 +135,7 @@ static int keep_time(struct secondary *c, struct reception *rx, bool quiet, stru
 		uint64_t deadline = rx->heard_ns + limit > now + beat ? rx->heard_ns + limit : now + beat;
 		int r = link_send_heartbeat(c->link, rx->echo_ns, deadline, err);
 
-		if (r)
+		if (r && r != -EAGAIN)
 			return r == -ETIMEDOUT ? silent(c, now_ns() - rx->heard_ns, err) : r;
 		rx->beat_ns = now;
 		link_account(c->link, &c->s->stats);

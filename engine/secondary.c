@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "thread.h"
 
@@ -148,7 +149,7 @@ static void *apply_main(void *arg)
 
 int secondary_create(struct ft_session *s, struct ft_error *err)
 {
-	struct secondary *c = calloc(1, sizeof(*c));
+	struct secondary *c = FT_FAULT("secondary/create") ? NULL : calloc(1, sizeof(*c));
 
 	if (!c)
 		return err_set(err, -ENOMEM, "no memory for a session");

@@ -13,6 +13,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "options.h"
 #include "thread.h"
@@ -191,7 +192,7 @@ static int copy_ops(struct ft_session *s, const struct ft_vmm_ops *ops, struct f
 
 static char *keep(const char *text)
 {
-	return strdup(text ? text : "");
+	return FT_FAULT("session/text") ? NULL : strdup(text ? text : "");
 }
 
 static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct ft_error *err)
@@ -246,7 +247,7 @@ int ft_session_open(struct ft_session **out, const struct ft_config *cfg, const 
 	int r;
 
 	*out = NULL;
-	s = calloc(1, sizeof(*s));
+	s = FT_FAULT("session/create") ? NULL : calloc(1, sizeof(*s));
 	if (!s)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	pthread_mutex_init(&s->event_lock, NULL);
@@ -256,7 +257,7 @@ int ft_session_open(struct ft_session **out, const struct ft_config *cfg, const 
 	s->role = cfg->role;
 	s->user = user;
 	s->state_since_ns = now_ns();
-	s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->stop_fd = FT_FAULT("session/eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->regions = region_table_empty();
 	r = s->stop_fd < 0 ? err_sys(err, -errno, "eventfd") : 0;
 	if (!r && !s->regions)

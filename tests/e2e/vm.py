@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -18,7 +19,7 @@ def qemu_args(**settings):
 
 class Vm:
     """`role` with `options`, behind it `qemu` (None: attach).  Its console goes to a file."""
-    count = 0
+    count, all = 0, []
 
     def __init__(self, procs, build, role, options=(), qemu=None, name=None, console=True):
         Vm.count += 1
@@ -32,6 +33,7 @@ class Vm:
             args += ['--console', 'file:' + self.console_path]
         self.process = procs.start(self.log, args + (['--', *qemu, '-serial', 'stdio'] if qemu else []))
         self._console = None
+        Vm.all.append(self)
 
     def said(self):
         with open(os.path.join(self.procs.dir, self.log + '.log'), encoding='utf-8', errors='replace') as f:
@@ -121,6 +123,15 @@ class Vm:
                 raise m.Failed('no failover: ' + self.said()[-2000:])
             time.sleep(0.05)
 
+    def clean_up(self):
+        """What was killed leaves its QEMU and its run directory."""
+        self.procs.kill(self.process)
+        found = re.search(r'QEMU is process (\d+), its sockets are in (\S+)', self.said())
+        if found and found.group(2).startswith('/run/ft/'):
+            if alive(int(found.group(1))):
+                os.kill(int(found.group(1)), signal.SIGKILL)
+            shutil.rmtree(found.group(2), ignore_errors=True)
+
     def end(self, sig=signal.SIGTERM):
         self.process.send_signal(sig)
         return self.process.wait(m.WAIT_S)
@@ -182,10 +193,14 @@ def main(test):
     """Runs test(procs, build); exit status 0 or 1."""
     import sys
     m.build_guest()
+    status = 0
     with m.Processes(keep='FT_KEEP' in os.environ) as procs:
         try:
             test(procs, os.path.abspath(sys.argv[1]))
         except m.Failed as why:
             print('FAIL', why)
-            sys.exit(1)
-    print('PASS')
+            status = 1
+        for v in Vm.all:
+            v.clean_up()
+    print('PASS' if status == 0 else '')
+    sys.exit(status)

@@ -394,14 +394,25 @@ static int open_consoles(struct machine *m, bool keep, struct ft_error *err)
 	return consoles_open(&m->consoles, &c, err);
 }
 
-/* --console: another destination for the first console. */
+/* The first serial port, else what comes first. */
+static struct cmdline_console *first_console(struct machine *m)
+{
+	unsigned i;
+
+	for (i = 0; i < m->cmdline.nr_consoles; i++)
+		if (!strncmp(m->cmdline.console[i].id, "ft-serial", 9))
+			return &m->cmdline.console[i];
+	return m->cmdline.nr_consoles ? &m->cmdline.console[0] : NULL;
+}
+
+/* --console: another destination for it. */
 static int override_console(struct machine *m, struct ft_error *err)
 {
-	struct cmdline_console *first = &m->cmdline.console[0];
+	struct cmdline_console *first = first_console(m);
 	char *destination;
 	int rc;
 
-	if (!m->config.console || m->cmdline.nr_consoles == 0)
+	if (!m->config.console || !first)
 		return 0;
 	rc = cmdline_destination(m->config.console, &destination, err);
 	if (rc) {
