@@ -59,7 +59,7 @@ static struct probe {
 	bool hold_guest; /* still until the acknowledgement */
 	bool is_late, is_plain;
 	atomic_bool held; /* hold_guest: and it is */
-	uint8_t *to; /* of the plain copy */
+	uint8_t *to;      /* of the plain copy */
 	uint64_t mark, begun;
 	struct sample now, sample[SAMPLES_MAX];
 	atomic_uint nr;
@@ -244,8 +244,8 @@ static void open_primary(struct rig *g, const struct sim_config *sim, uint64_t p
 /* Where the pages are that an epoch writes. */
 enum layout {
 	SPREAD, /* one here, one there, over the whole guest */
-	GIB,	/* the same over the first GiB, however large the guest is */
-	RUN,	/* one behind the other */
+	GIB,    /* the same over the first GiB, however large the guest is */
+	RUN,    /* one behind the other */
 };
 
 static void rig_open(struct rig *g, uint64_t guest_bytes, uint64_t pages, enum layout layout)
@@ -344,8 +344,8 @@ static double at_share(struct series *s, double share)
 static void print_ratio(const char *name, struct series *s)
 {
 	if (json)
-		printf(", \"%s\": %.3f, \"%s_p25\": %.3f, \"%s_p75\": %.3f", name, at_share(s, 0.5), name, at_share(s, 0.25), name,
-		       at_share(s, 0.75));
+		printf(", \"%s\": %.3f, \"%s_p25\": %.3f, \"%s_p75\": %.3f", name, at_share(s, 0.5), name,
+		       at_share(s, 0.25), name, at_share(s, 0.75));
 	else
 		printf("  %s %.2f (%.2f to %.2f)", name, at_share(s, 0.5), at_share(s, 0.25), at_share(s, 0.75));
 }
@@ -411,7 +411,9 @@ static void bench_pause(uint64_t pages, unsigned sessions, unsigned samples)
 		rig_close(&g);
 	}
 	plain_end(pages);
-	printf(json ? "{\"what\": \"pause\", \"pages\": %" PRIu64 ", \"samples\": %u" : "pause %6" PRIu64 " pages (%u):", pages, f.pause.n);
+	printf(json ? "{\"what\": \"pause\", \"pages\": %" PRIu64 ", \"samples\": %u"
+		    : "pause %6" PRIu64 " pages (%u):",
+	       pages, f.pause.n);
 	print_us("pause", &f.pause);
 	for (int ph = 0; ph < NR_PHASES; ph++)
 		print_us(phase_name[ph], &f.phase[ph]);
@@ -526,10 +528,11 @@ static void bench_ship(uint64_t pages, enum layout layout, unsigned sessions, un
 		}
 	}
 	probe.hold_guest = false;
-	printf(json ? "{\"what\": \"ship\", \"pages\": %" PRIu64 ", \"layout\": \"%s\", \"samples\": %u" : "ship  %6" PRIu64 " pages %s (%u):",
+	printf(json ? "{\"what\": \"ship\", \"pages\": %" PRIu64 ", \"layout\": \"%s\", \"samples\": %u"
+		    : "ship  %6" PRIu64 " pages %s (%u):",
 	       pages, where, ship.n);
-	printf(json ? ", \"ship_gb_s\": %.3f, \"tcp_gb_s\": %.3f" : "  %.2f GB/s, plain TCP %.2f GB/s", bytes / at_share(&ship, 0.5),
-	       bytes / at_share(&plain, 0.5));
+	printf(json ? ", \"ship_gb_s\": %.3f, \"tcp_gb_s\": %.3f" : "  %.2f GB/s, plain TCP %.2f GB/s",
+	       bytes / at_share(&ship, 0.5), bytes / at_share(&plain, 0.5));
 	print_ratio(json ? "ship_to_tcp" : "ship/TCP", &ratio);
 	printf(json ? "}\n" : "\n");
 }
@@ -553,19 +556,22 @@ static void print_memory(uint64_t guest_bytes, uint64_t pages, const struct rig 
 
 	ft_session_status(g->primary, &p);
 	ft_session_status(g->secondary, &s);
-	CHECK(p.memory_bytes <= p.memory_cap_bytes && s.memory_bytes <= s.memory_cap_bytes, "more memory in use than the cap allows");
+	CHECK(p.memory_bytes <= p.memory_cap_bytes && s.memory_bytes <= s.memory_cap_bytes,
+	      "more memory in use than the cap allows");
 	printf(json ? "{\"what\": \"memory\", \"guest_mib\": %.0f, \"pages\": %" PRIu64
-		      ", \"primary_mib\": %.1f, \"primary_cap_mib\": %.1f, \"secondary_mib\": %.1f, \"secondary_cap_mib\": %.1f, "
-		      "\"rss_mib\": %.1f}\n" :
-		      "memory, guest %.0f MiB, %" PRIu64 " pages an epoch: primary %.1f of %.1f MiB, secondary %.1f of %.1f MiB; both and "
+		      ", \"primary_mib\": %.1f, \"primary_cap_mib\": %.1f, \"secondary_mib\": %.1f, "
+		      "\"secondary_cap_mib\": %.1f, "
+		      "\"rss_mib\": %.1f}\n"
+		    : "memory, guest %.0f MiB, %" PRIu64
+		      " pages an epoch: primary %.1f of %.1f MiB, secondary %.1f of %.1f MiB; both and "
 		      "their guests %.1f MiB resident\n",
 	       (double)guest_bytes / mib, pages, (double)p.memory_bytes / mib, (double)p.memory_cap_bytes / mib,
 	       (double)s.memory_bytes / mib, (double)s.memory_cap_bytes / mib, (double)rss / mib);
 }
 
 /* Medians of one session. */
-static void measure_size(uint64_t guest_bytes, uint64_t pages, enum layout layout, unsigned samples, bool tell_memory, double *pause,
-			 double *to_memcpy)
+static void measure_size(uint64_t guest_bytes, uint64_t pages, enum layout layout, unsigned samples, bool tell_memory,
+			 double *pause, double *to_memcpy)
 {
 	static struct pause_figures f;
 	uint64_t before = rss_bytes();
@@ -582,7 +588,8 @@ static void measure_size(uint64_t guest_bytes, uint64_t pages, enum layout layou
 	*to_memcpy = at_share(&f.pause_ratio, 0.5);
 }
 
-static void bench_size(const uint64_t *gib, unsigned n, uint64_t pages, enum layout layout, unsigned sessions, unsigned samples)
+static void bench_size(const uint64_t *gib, unsigned n, uint64_t pages, enum layout layout, unsigned sessions,
+		       unsigned samples)
 {
 	const char *where = layout == GIB ? "in the first GiB" : "spread over all";
 	static struct series us[3], ratio[3], plain[3];
@@ -604,8 +611,9 @@ static void bench_size(const uint64_t *gib, unsigned n, uint64_t pages, enum lay
 	}
 	plain_end(pages);
 	for (unsigned i = 0; i < n; i++) {
-		printf(json ? "{\"what\": \"size\", \"guest_gib\": %" PRIu64 ", \"pages\": %" PRIu64 ", \"layout\": \"%s\", \"sessions\": %u" :
-			      "size  %3" PRIu64 " GiB, %" PRIu64 " pages %s (%u):",
+		printf(json ? "{\"what\": \"size\", \"guest_gib\": %" PRIu64 ", \"pages\": %" PRIu64
+			      ", \"layout\": \"%s\", \"sessions\": %u"
+			    : "size  %3" PRIu64 " GiB, %" PRIu64 " pages %s (%u):",
 		       gib[i], pages, where, us[i].n);
 		print_us("pause", &us[i]);
 		print_ratio(json ? "to_smallest" : "to the smallest", &ratio[i]);

@@ -221,7 +221,7 @@ static void link_stalled(void)
 {
 	double at = 40, back = 40;
 
-	for (int i = 0; i < 10; i++, at *= 3.2, back *= 1.5) {
+	for (int i = 0; i < 7; i++, at *= 5.2, back *= 1.9) {
 		stall_at((uint64_t)at, PROXY_TO_TARGET);
 		stall_at((uint64_t)back, PROXY_FROM_TARGET);
 	}
@@ -393,7 +393,8 @@ static void standby_does_not_load(void)
 	r = ft_session_failover(p.secondary, FT_FAILOVER_FORCE, &res, &err);
 	CHECK(r < 0 && res.outcome == FT_FAILOVER_FAILED, "failover: %d, outcome %d", r, (int)res.outcome);
 	ft_session_status(p.secondary, &st);
-	CHECK(st.state == FT_STATE_REFUSED && strstr(st.reason, "load-state"), "%s: %s", ft_state_name(st.state), st.reason);
+	CHECK(st.state == FT_STATE_REFUSED && strstr(st.reason, "load-state"), "%s: %s", ft_state_name(st.state),
+	      st.reason);
 	pair_wait(p.primary, STATE(ALONE)); /* nobody took over: it goes on */
 	pair_check_unprotected(&p, "load-state");
 	pair_check_runs(&p, PAUSE_BOUND_MS);
@@ -422,7 +423,8 @@ static void failover_in_sync(void)
 	for (unsigned flags = 0; flags < 2; flags++) {
 		int r = ft_session_failover(p.secondary, flags, &res, &err);
 
-		CHECK(r < 0 && res.outcome == FT_FAILOVER_NO_IMAGE, "flags %u: %d, outcome %d", flags, r, (int)res.outcome);
+		CHECK(r < 0 && res.outcome == FT_FAILOVER_NO_IMAGE, "flags %u: %d, outcome %d", flags, r,
+		      (int)res.outcome);
 		CHECK(err.msg[0], "a refusal without a reason");
 	}
 	proxy_set_rate(p.proxy, 0);
@@ -455,7 +457,8 @@ static uint64_t failover_after_ack(void)
 		ft_session_status(p.primary, &st);
 	}
 	CHECK_OK(ft_session_failover(p.secondary, FT_FAILOVER_FORCE, &res, &err), err);
-	CHECK(res.epoch >= acked + 2, "epoch %" PRIu64 " was acknowledged, and the failover went on from %" PRIu64, acked + 2, res.epoch);
+	CHECK(res.epoch >= acked + 2, "epoch %" PRIu64 " was acknowledged, and the failover went on from %" PRIu64,
+	      acked + 2, res.epoch);
 	pair_check_promoted(&p, &res);
 	pair_close(&p);
 	return res.apply_ns;

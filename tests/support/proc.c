@@ -32,8 +32,9 @@ static void answer_status(struct child *c)
 	struct ft_status st;
 
 	ft_session_status(c->session, &st);
-	printf("status %s steps=%" PRIu64 " paused=%d protected=%d longest=%" PRIu64 " reason=%s\n", ft_state_name(st.state),
-	       sim_steps(c->sim), sim_is_paused(c->sim), st.is_protected, sim_longest_pause_ns(c->sim) / NS_PER_MS, st.reason);
+	printf("status %s steps=%" PRIu64 " paused=%d protected=%d longest=%" PRIu64 " reason=%s\n",
+	       ft_state_name(st.state), sim_steps(c->sim), sim_is_paused(c->sim), st.is_protected,
+	       sim_longest_pause_ns(c->sim) / NS_PER_MS, st.reason);
 }
 
 static void answer_failover(struct child *c, unsigned flags)
@@ -42,8 +43,8 @@ static void answer_failover(struct child *c, unsigned flags)
 	struct ft_error err = { 0 };
 	int r = ft_session_failover(c->session, flags, &res, &err);
 
-	printf("failover %d outcome=%d epoch=%" PRIu64 " ms=%" PRIu64 " %s\n", r, (int)res.outcome, res.epoch, res.total_ns / NS_PER_MS,
-	       r ? err.msg : "");
+	printf("failover %d outcome=%d epoch=%" PRIu64 " ms=%" PRIu64 " %s\n", r, (int)res.outcome, res.epoch,
+	       res.total_ns / NS_PER_MS, r ? err.msg : "");
 }
 
 static void answer_verify(struct child *c)
@@ -139,12 +140,17 @@ static pid_t spawn_child(int in, int out, int output, char *const argv[])
 
 void proc_start(struct proc *p, const char *role, const char *where, const char *settings)
 {
-	char *argv[] = { "child", "--role", (char *)role, (char *)(where ? where : "-"), (char *)(settings ? settings : "heartbeat=50"),
+	char *argv[] = { "child",
+			 "--role",
+			 (char *)role,
+			 (char *)(where ? where : "-"),
+			 (char *)(settings ? settings : "heartbeat=50"),
 			 NULL };
 	int in[2], out[2], output[2];
 
 	memset(p, 0, sizeof(*p));
-	CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(output, O_CLOEXEC) == 0, "pipe: %s", strerror(errno));
+	CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(output, O_CLOEXEC) == 0, "pipe: %s",
+	      strerror(errno));
 	fcntl(output[0], F_SETFL, O_NONBLOCK);
 	fcntl(output[1], F_SETFL, O_NONBLOCK);
 	fcntl(output[1], F_SETPIPE_SZ, 1 << 20);
@@ -195,7 +201,8 @@ void proc_expect(struct proc *p, const char *start, char *rest, size_t size)
 	size_t n = strlen(start);
 
 	do
-		CHECK(proc_line(p, line, sizeof(line), WAIT_MS), "process %d: no line '%s ...' came", (int)p->pid, start);
+		CHECK(proc_line(p, line, sizeof(line), WAIT_MS), "process %d: no line '%s ...' came", (int)p->pid,
+		      start);
 	while (strncmp(line, start, n) != 0);
 	snprintf(rest, size, "%s", line[n] == ' ' ? line + n + 1 : line + n);
 }
