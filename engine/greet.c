@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "thread.h"
 
@@ -23,10 +24,21 @@ struct greeting {
 	struct link *link;
 	struct hello hello;
 	char identity[FT_IDENTITY_MAX];
-	struct region_entry *regions;
 	uint32_t nr_regions;
 	uint32_t code; /* of a refusal */
+	struct region_entry regions[FT_REGIONS_MAX];
 };
+
+int greeting_create(struct secondary *c, struct ft_error *err)
+{
+	c->greeting = FT_FAULT("greeting/create") ? NULL : calloc(1, sizeof(*c->greeting));
+	return c->greeting ? 0 : err_set(err, -ENOMEM, "no memory for a session");
+}
+
+void greeting_destroy(struct secondary *c)
+{
+	free(c->greeting);
+}
 
 static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const char *fmt, ...) FT_PRINTF(4, 5);
 static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const char *fmt, ...)
@@ -233,8 +245,6 @@ static int begin_receiving(struct secondary *c, struct greeting *g, struct ft_er
 	atomic_store(&s->epoch_applied, 0);
 	atomic_store(&s->epoch_running, 1);
 	session_event(s, EV_HELLO_OK, NULL);
-	if (session_state(s) != FT_STATE_STANDBY_SYNCING) /* stopped or promoted in between */
-		return err_set(err, -ECANCELED, "the secondary is %s", ft_state_name(session_state(s)));
 	pthread_mutex_lock(&s->lock);
 	c->link = g->link;
 	c->bye = false;
@@ -246,6 +256,8 @@ static int begin_receiving(struct secondary *c, struct greeting *g, struct ft_er
 		return 0;
 	pthread_mutex_lock(&s->lock);
 	c->receiving = c->receive_made = false;
+	c->link = NULL;
+	s->peer[0] = '\0';
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
 	session_event_from(s, FT_STATE_STANDBY_SYNCING, EV_PEER_LOST, "cannot start a thread");
@@ -265,6 +277,25 @@ static void turn_away(struct secondary *c, struct greeting *g, int r, struct ft_
 	link_destroy(g->link);
 }
 
+/* The primary lets out its held output when it has our answer: from then on the image is stale.  So a failover comes before the
+ * answer, and the primary is refused, or after it, and finds a stale image. */
+static int accept_primary(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	enum ft_state state;
+	int r;
+
+	pthread_mutex_lock(&c->role_lock);
+	state = session_state(c->s);
+	if (!state_next(FT_ROLE_SECONDARY, state, EV_HELLO_OK))
+		r = err_set(err, -ECANCELED, "the secondary is %s", ft_state_name(state));
+	else
+		r = answer_hello(c, g, err);
+	if (!r)
+		r = begin_receiving(c, g, err);
+	pthread_mutex_unlock(&c->role_lock);
+	return r;
+}
+
 static void greet(struct secondary *c, struct greeting *g)
 {
 	struct ft_error err = { 0 };
@@ -274,10 +305,8 @@ static void greet(struct secondary *c, struct greeting *g)
 		/* the same primary again, before we noticed that its old connection is gone; and the last apply must be done */
 		secondary_end_connection(c, "the same primary connected again");
 		secondary_wait_applied(c);
-		r = answer_hello(c, g, &err);
+		r = accept_primary(c, g, &err);
 	}
-	if (!r)
-		r = begin_receiving(c, g, &err);
 	if (r)
 		turn_away(c, g, r, &err);
 }
@@ -288,16 +317,14 @@ void *accept_main(void *arg)
 {
 	struct secondary *c = arg;
 	struct ft_session *s = c->s;
-	struct greeting *g = calloc(1, sizeof(*g));
-	struct region_entry *entries = calloc(FT_REGIONS_MAX, sizeof(*entries));
+	struct greeting *g = c->greeting;
 
-	while (g && entries && !session_stopping(s)) {
+	while (!session_stopping(s)) {
 		struct ft_error err = { 0 };
 		struct tp_conn *conn;
 		int r = tp_accept(c->listener, &conn, DEADLINE_NEVER, s->stop_fd, &err);
 
 		memset(g, 0, sizeof(*g));
-		g->regions = entries;
 		if (!r)
 			r = link_create(&g->link, conn, s->recording, &err);
 		if (!r) {
@@ -307,7 +334,5 @@ void *accept_main(void *arg)
 			session_sleep(s, deadline_in_ms(ACCEPT_RETRY_MS), NULL);
 		}
 	}
-	free(entries);
-	free(g);
 	return NULL;
 }

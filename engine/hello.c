@@ -133,6 +133,25 @@ static int fit_dirty(struct primary *p, struct ft_error *err)
 	return 0;
 }
 
+/* From here on primary_regions_changed() ends the connection.  A change before that is seen here: the hello told the old table. */
+static int take_link(struct primary *p, struct link *l, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	if (p->regions_used != p->regions_wanted) {
+		r = err_set(err, -ESTALE, "the machine's regions changed during hello");
+	} else {
+		p->lost = false;
+		err_clear(&p->loss_error);
+		p->link = l;
+		snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(l->conn));
+	}
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
 /* One attempt: connect, hello, regions, answer. On success p->link is set and the regions are in use. */
 int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 {
@@ -158,15 +177,13 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 		r = send_regions(p, l, deadline, err);
 	if (!r)
 		r = receive_ack(p, l, deadline, err);
+	if (!r)
+		r = take_link(p, l, err);
 	if (r) {
 		link_destroy(l);
 		leave_regions(p);
 		err_prefix(err, "secondary %s", s->peer_uri);
 		return r;
 	}
-	pthread_mutex_lock(&s->lock);
-	p->link = l;
-	snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(conn));
-	pthread_mutex_unlock(&s->lock);
 	return 0;
 }

@@ -37,7 +37,13 @@ static inline void queue_put(struct stage_queue *q, struct cds_wfcq_node *node)
 	sem_post(&q->items);
 }
 
-/* queue_get - NULL when there was none before @deadline. */
+/* queue_kick - whoever waits gets an item, or NULL. */
+static inline void queue_kick(struct stage_queue *q)
+{
+	sem_post(&q->items);
+}
+
+/* queue_get - NULL when there was none before @deadline, or after a kick. */
 static inline struct cds_wfcq_node *queue_get(struct stage_queue *q, uint64_t deadline)
 {
 	struct timespec t = timespec_of_ns(deadline);

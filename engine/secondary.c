@@ -154,9 +154,10 @@ int secondary_create(struct ft_session *s, struct ft_error *err)
 	if (!c)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	c->s = s;
+	pthread_mutex_init(&c->role_lock, NULL);
 	pthread_mutex_init(&c->standby_lock, NULL);
 	s->secondary = c;
-	return 0;
+	return greeting_create(c, err);
 }
 
 int secondary_start(struct ft_session *s, struct ft_error *err)
@@ -211,7 +212,9 @@ void secondary_destroy(struct ft_session *s)
 		return;
 	tp_listener_close(c->listener);
 	standby_destroy(c->standby);
+	greeting_destroy(c);
 	pthread_mutex_destroy(&c->standby_lock);
+	pthread_mutex_destroy(&c->role_lock);
 	free(c);
 	s->secondary = NULL;
 }

@@ -26,10 +26,12 @@ struct secondary {
 	pthread_t accept_thread, apply_thread;
 	bool accept_made, apply_made;
 
+	pthread_mutex_t role_lock;    /* outermost: a hello is answered, or a promotion begins, not both (at most SEND_MS) */
 	pthread_mutex_t standby_lock; /* rank: below the session's lock is never taken with it held */
 	struct standby *standby;      /* guarded by standby_lock, but for standby_apply_run() */
 
 	/* of the connection; set by ft-accept before ft-receive exists */
+	struct greeting *greeting; /* ft-accept's */
 	struct link *link;
 	pthread_t receive_thread;
 	uint8_t session_id[16];
@@ -56,6 +58,8 @@ void secondary_wait_applied(struct secondary *c);
 int secondary_open_image(struct secondary *c, struct link *l, struct ft_error *err);
 
 /* -- greet.c, receive.c -- */
+int greeting_create(struct secondary *c, struct ft_error *err); /* what ft-accept needs: not to be had later, it would wait for nobody */
+void greeting_destroy(struct secondary *c);
 void *accept_main(void *secondary);
 void *receive_main(void *secondary);
 
