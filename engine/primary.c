@@ -88,8 +88,10 @@ int primary_start(struct ft_session *s, struct ft_error *err)
 		return r;
 	session_event(s, EV_START, NULL);
 	r = thread_start(&p->thread, "ft-epoch", epoch_main, p);
-	if (r)
+	if (r) {
+		session_event(s, EV_STOP, "the session could not be started");
 		return err_sys(err, r, "cannot start a thread");
+	}
 	p->thread_made = true;
 	return 0;
 }
@@ -182,8 +184,11 @@ void ft_session_cut(struct ft_session *s)
 
 static int not_protected(struct ft_session *s, struct ft_error *err)
 {
-	return err_set(err, -ENOTCONN, "the machine is not protected now (state %s%s%s)", ft_state_name(session_state(s)),
-		       *s->reason ? ": " : "", s->reason);
+	struct ft_status st;
+
+	ft_session_status(s, &st);
+	return err_set(err, -ENOTCONN, "the machine is not protected now (state %s%s%.400s)", ft_state_name(st.state),
+		       *st.reason ? ": " : "", st.reason);
 }
 
 int ft_session_checkpoint(struct ft_session *s, uint32_t timeout_ms, uint64_t *epoch, struct ft_error *err)

@@ -156,7 +156,7 @@ int secondary_create(struct ft_session *s, struct ft_error *err)
 	c->s = s;
 	pthread_mutex_init(&c->standby_lock, NULL);
 	s->secondary = c;
-	return 0;
+	return greeting_create(c, err);
 }
 
 int secondary_start(struct ft_session *s, struct ft_error *err)
@@ -216,6 +216,7 @@ void secondary_destroy(struct ft_session *s)
 		return;
 	tp_listener_close(c->listener);
 	standby_destroy(c->standby);
+	greeting_destroy(c);
 	pthread_mutex_destroy(&c->standby_lock);
 	free(c);
 	s->secondary = NULL;

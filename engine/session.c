@@ -306,8 +306,11 @@ static void publish_regions(struct ft_session *s, struct region_table *next)
 int ft_session_add_region(struct ft_session *s, const char *name, void *base, uint64_t len, struct ft_error *err)
 {
 	struct region_table *next;
+	struct ft_error scratch;
 	int index;
 
+	if (!err)
+		err = &scratch;
 	pthread_mutex_lock(&s->lock);
 	index = (int)s->regions->count;
 	if (s->started && s->role == FT_ROLE_SECONDARY) {
@@ -317,7 +320,7 @@ int ft_session_add_region(struct ft_session *s, const char *name, void *base, ui
 	next = region_table_add(s->regions, name, base, len, err);
 	if (!next) {
 		pthread_mutex_unlock(&s->lock);
-		return err && err->code ? err->code : -EINVAL;
+		return err->code;
 	}
 	publish_regions(s, next);
 	return index;
@@ -326,7 +329,10 @@ int ft_session_add_region(struct ft_session *s, const char *name, void *base, ui
 int ft_session_remove_region(struct ft_session *s, uint32_t region, struct ft_error *err)
 {
 	struct region_table *next;
+	struct ft_error scratch;
 
+	if (!err)
+		err = &scratch;
 	pthread_mutex_lock(&s->lock);
 	if (s->started && s->role == FT_ROLE_SECONDARY) {
 		pthread_mutex_unlock(&s->lock);
@@ -335,7 +341,7 @@ int ft_session_remove_region(struct ft_session *s, uint32_t region, struct ft_er
 	next = region_table_without(s->regions, region, err);
 	if (!next) {
 		pthread_mutex_unlock(&s->lock);
-		return err && err->code ? err->code : -EINVAL;
+		return err->code;
 	}
 	publish_regions(s, next);
 	return 0;

@@ -26,6 +26,7 @@ static const char *const names[] = {
 	"fault/eventfd",
 	"fault/listener",
 	"fault/queue",
+	"greeting/create",
 	"hello/regions",
 	"link/buffer",
 	"link/create",
