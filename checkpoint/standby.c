@@ -382,12 +382,15 @@ static const struct kind {
 	{ FTW_COMMIT, 0, 0, take_commit },
 };
 
+/* One that we do not know and need not: it has a number on its lane, which the commit counts, and no effect. */
+static const struct kind skipped = { 0, 1, FTW_LANES_MAX, NULL };
+
 static const struct kind *kind_of(uint32_t type)
 {
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		if (kinds[i].type == type)
 			return &kinds[i];
-	return NULL;
+	return (type & FTW_OPTIONAL) && !record_type_find(type) ? &skipped : NULL;
 }
 
 static int check_lane(const struct standby *s, const struct kind *kind, uint32_t lane, const struct record_head *head,
@@ -441,11 +444,13 @@ static int take(struct standby *s, const struct kind *kind, uint32_t lane, const
 		s->duplicates++;
 		return 0;
 	}
-	rc = check_epoch(s, lane, head, err);
-	if (rc)
-		return rc;
-	begin_epoch(s, head->epoch);
-	rc = kind->take(s, head, body, err);
+	if (kind->take) {
+		rc = check_epoch(s, lane, head, err);
+		if (rc)
+			return rc;
+		begin_epoch(s, head->epoch);
+		rc = kind->take(s, head, body, err);
+	}
 	if (rc)
 		return rc;
 	s->seq[lane] = head->seq;

@@ -56,6 +56,22 @@ void link_destroy(struct link *l)
 	free(l);
 }
 
+static void count(struct stats *stats, enum ft_counter c, uint64_t *counted, uint64_t now)
+{
+	stats_count(stats, c, now - *counted);
+	*counted = now;
+}
+
+void link_count(struct link *l, struct stats *stats)
+{
+	struct tp_stats st;
+
+	tp_stats(l->conn, &st);
+	count(stats, FT_COUNTER_BYTES_SENT, &l->counted_out, st.bytes_sent);
+	count(stats, FT_COUNTER_BYTES_RECEIVED, &l->counted_in, st.bytes_received);
+	count(stats, FT_COUNTER_DUPLICATES, &l->counted_twice, atomic_load(&l->duplicates));
+}
+
 void *link_begin(struct link *l, uint32_t lane, uint32_t *seq)
 {
 	struct link_lane *n = &l->lane[lane];
@@ -212,15 +228,4 @@ int link_send_reason(struct link *l, uint32_t type, uint32_t code, const char *t
 	n->sent += r == 0;
 	pthread_mutex_unlock(&n->lock);
 	return r;
-}
-
-void link_account(struct link *l, struct stats *stats)
-{
-	struct tp_stats now;
-
-	tp_stats(l->conn, &now);
-	stats_count(stats, FT_COUNTER_BYTES_SENT, now.bytes_sent - l->told_sent);
-	stats_count(stats, FT_COUNTER_BYTES_RECEIVED, now.bytes_received - l->told_received);
-	l->told_sent = now.bytes_sent;
-	l->told_received = now.bytes_received;
 }

@@ -26,14 +26,17 @@ struct link {
 	uint32_t lanes;		     /* lane 0 included */
 	uint32_t reserve;	     /* credits of lane 0 that heartbeats and progress leave to the records that must go */
 	struct link_lane *lane;
-	uint64_t told_sent, told_received; /* link_account: octets counted so far; receive thread only */
 	uint8_t *in;		     /* receive thread: the message that link_receive() gave last */
 	_Atomic uint64_t duplicates; /* records that came twice and were dropped */
+	uint64_t counted_out, counted_in, counted_twice; /* by link_count() */
 };
 
 /* link_create - takes over @conn (closed by link_destroy, also when this fails). */
 int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err);
 void link_destroy(struct link *l); /* no thread may be inside; NULL is harmless */
+
+/* link_count - add octets and repetitions since the last call to the session's figures.  The receive thread, then who destroys. */
+void link_count(struct link *l, struct stats *stats);
 
 /* link_begin - lock the lane; returns its buffer, *@seq is the number that the record must carry.  Then create_X(), then link_end(). */
 void *link_begin(struct link *l, uint32_t lane, uint32_t *seq);
@@ -47,9 +50,6 @@ int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, 
  * Checked: head, padding, sequence (a gap is -EPROTO).  -ETIMEDOUT: none before @deadline. */
 int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struct cursor *body, const void **msg, size_t *len,
 		 uint64_t deadline, struct ft_error *err);
-
-/* link_account - add the octets since the last call to the counters.  Receive thread only. */
-void link_account(struct link *l, struct stats *stats);
 
 /* link_receive_greeting - the same, and -ECANCELED soon after @stop_fd became readable: nobody cuts a connection that is not in use yet. */
 int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body, uint64_t deadline,

@@ -275,7 +275,7 @@ static void serve(struct primary *p)
 	if (answering)
 		pthread_join(p->answer_thread, NULL);
 	reclaim(p);
-	stats_count(&s->stats, FT_COUNTER_DUPLICATES, atomic_load(&link->duplicates));
+	link_count(link, &s->stats);
 	pthread_mutex_lock(&s->lock);
 	p->link = NULL;
 	memcpy(p->loss, p->loss_error.msg, sizeof(p->loss));

@@ -336,7 +336,7 @@ static int on_record(struct primary *p, struct answers *a, uint32_t lane, const 
 	case FTW_ERROR:
 		return on_goodbye(head, body, err);
 	default:
-		if (head->type & FTW_OPTIONAL)
+		if ((head->type & FTW_OPTIONAL) && !record_type_find(head->type))
 			return 0;
 		return err_set(err, -EPROTO, "unexpected %s from the secondary", record_name(head->type, name));
 	}
@@ -391,7 +391,7 @@ static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft
 		if (r && r != -EAGAIN)
 			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
-		link_account(p->link, &p->s->stats);
+		link_count(p->link, &p->s->stats);
 	}
 	/* judged only when nothing was waiting to be read: a machine that was stopped itself first reads what came meanwhile */
 	if (quiet && now - a->heard_ns > limit)
@@ -440,7 +440,6 @@ void *answer_main(void *arg)
 			err_prefix(&err, "connection to the secondary");
 		}
 	}
-	link_account(p->link, &p->s->stats);
 	primary_lose(p, code, &err);
 	return NULL;
 }
