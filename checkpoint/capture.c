@@ -9,13 +9,14 @@
 #include <ft/ft.h>
 #include "copy.h"
 #include "digest.h"
+#include "faultpoint.h"
 
 #define SLAB_BYTES ((size_t)SLAB_PAGES * FT_PAGE_SIZE)
 #define SLAB_ALIGN ((size_t)2 << 20) /* so that it can be huge pages */
 
 int slab_create(struct slab **out, struct pool *pool)
 {
-	struct slab *s = calloc(1, sizeof(*s));
+	struct slab *s = FT_FAULT("slab/create") ? NULL : calloc(1, sizeof(*s));
 
 	*out = NULL;
 	if (!s)

@@ -20,6 +20,7 @@
 #include "copy.h"
 #include "digest.h"
 #include "err.h"
+#include "faultpoint.h"
 
 struct device {
 	uint8_t *memory;                 /* state_max octets */
@@ -136,7 +137,7 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	if (!opt->lanes || opt->lanes > FTW_LANES_MAX || !opt->state_max || opt->state_max > INT64_MAX / 2)
 		return err_set(err, -EINVAL, "standby: %u lanes, device state of at most %" PRIu64 " octets",
 			       opt->lanes, opt->state_max);
-	s = calloc(1, sizeof(*s));
+	s = FT_FAULT("standby/create") ? NULL : calloc(1, sizeof(*s));
 	if (!s)
 		return err_sys(err, -ENOMEM, "standby");
 	s->regions = regions;

@@ -11,6 +11,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "thread.h"
 
@@ -24,10 +25,21 @@ struct greeting {
 	int stop_fd; /* the session's */
 	struct hello hello;
 	char identity[FT_IDENTITY_MAX];
-	struct region_entry *regions;
 	uint32_t nr_regions;
 	uint32_t code; /* of a refusal */
+	struct region_entry regions[FT_REGIONS_MAX];
 };
+
+int greeting_create(struct secondary *c, struct ft_error *err)
+{
+	c->greeting = FT_FAULT("greeting/create") ? NULL : calloc(1, sizeof(*c->greeting));
+	return c->greeting ? 0 : err_set(err, -ENOMEM, "no memory for a session");
+}
+
+void greeting_destroy(struct secondary *c)
+{
+	free(c->greeting);
+}
 
 static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const char *fmt, ...) FT_PRINTF(4, 5);
 static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const char *fmt, ...)
@@ -323,16 +335,14 @@ void *accept_main(void *arg)
 {
 	struct secondary *c = arg;
 	struct ft_session *s = c->s;
-	struct greeting *g = calloc(1, sizeof(*g));
-	struct region_entry *entries = calloc(FT_REGIONS_MAX, sizeof(*entries));
+	struct greeting *g = c->greeting;
 
-	while (g && entries && !session_stopping(s)) {
+	while (!session_stopping(s)) {
 		struct ft_error err = { 0 };
 		struct tp_conn *conn;
 		int r = tp_accept(c->listener, &conn, DEADLINE_NEVER, s->stop_fd, &err);
 
 		memset(g, 0, sizeof(*g));
-		g->regions = entries;
 		g->stop_fd = s->stop_fd;
 		if (!r)
 			r = link_create(&g->link, conn, s->recording, &err);
@@ -343,7 +353,5 @@ void *accept_main(void *arg)
 			session_sleep(s, deadline_in_ms(ACCEPT_RETRY_MS), NULL);
 		}
 	}
-	free(entries);
-	free(g);
 	return NULL;
 }

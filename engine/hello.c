@@ -10,6 +10,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 
 static int send_hello(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline, struct ft_error *err)
 {
@@ -42,7 +43,7 @@ static int send_hello(struct primary *p, struct link *l, const struct ft_config 
 
 static int send_regions(struct primary *p, struct link *l, uint64_t deadline, struct ft_error *err)
 {
-	struct region_entry *e = calloc(p->regions->count, sizeof(*e));
+	struct region_entry *e = FT_FAULT("hello/regions") ? NULL : calloc(p->regions->count, sizeof(*e));
 	uint32_t count, seq;
 	void *buf;
 

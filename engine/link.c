@@ -9,19 +9,20 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 
 #define STOP_SLICE_MS 50 /* how often a greeting looks whether the session is to end */
 
 int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err)
 {
-	struct link *l = calloc(1, sizeof(*l));
+	struct link *l = FT_FAULT("link/create") ? NULL : calloc(1, sizeof(*l));
 
 	*out = NULL;
 	if (l) {
 		l->conn = conn;
 		l->recording = recording;
 		l->lanes = tp_lanes(conn);
-		l->in = malloc(TP_MESSAGE_MAX);
+		l->in = FT_FAULT("link/buffer") ? NULL : malloc(TP_MESSAGE_MAX);
 		l->lane = calloc(l->lanes, sizeof(*l->lane));
 	}
 	if (!l || !l->in || !l->lane) {

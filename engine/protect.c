@@ -97,7 +97,8 @@ static void stop_guest(struct primary *p)
 	struct ft_session *s = p->s;
 	struct ft_error err = { 0 };
 
-	if (s->ops.pause(s->user, &err))
+	/* for good: a pause may be one that ends with our process */
+	if (s->ops.guest_hold ? s->ops.guest_hold(s->user, true, &err) : s->ops.pause(s->user, &err))
 		log_error("primary", "%s: fenced, but the guest does not stop: %s", s->name, err.msg);
 	atomic_store(&s->guest_paused, true);
 	if (s->ops.output_drop)
@@ -148,6 +149,17 @@ static int wait_first_ack(struct primary *p)
 	return r;
 }
 
+/* After a pause that failed half-way: the guest is not left stopped (promise 8). */
+static void let_run(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_error err = { 0 };
+	int r = s->ops.guest_hold ? s->ops.guest_hold(s->user, false, &err) : s->ops.resume(s->user, &err);
+
+	if (r)
+		log_error("primary", "%s: the guest does not go on: %s", s->name, err.msg);
+}
+
 /* The operator's pause: an epoch is cut, then the guest stays where it is. */
 static int hold_guest(struct primary *p, bool hold, struct ft_error *err)
 {
@@ -160,6 +172,8 @@ static int hold_guest(struct primary *p, bool hold, struct ft_error *err)
 		r = hold ? s->ops.pause(s->user, err) : s->ops.resume(s->user, err);
 	if (!r)
 		atomic_store(&s->guest_paused, hold);
+	else if (hold)
+		let_run(p);
 	return r;
 }
 
@@ -186,8 +200,26 @@ static void serve_hold(struct primary *p)
 		p->want_hold = held;
 	else
 		p->held = want;
+	if (!r && want)
+		p->cut_now = true; /* what the guest did between the border and its stop is committed too, and let out */
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
+}
+
+/* Nobody could give the guest back once the session is over. */
+static void end_hold(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	bool held;
+
+	pthread_mutex_lock(&s->lock);
+	held = p->held;
+	p->want_hold = p->held = false;
+	pthread_mutex_unlock(&s->lock);
+	if (!held)
+		return;
+	let_run(p);
+	atomic_store(&s->guest_paused, false);
 }
 
 static void epochs(struct primary *p)
@@ -355,6 +387,8 @@ void *epoch_main(void *arg)
 	while (!session_stopping(s) && session_state(s) != FT_STATE_FENCED)
 		attempt(p);
 	stop_tracking(p);
+	if (session_state(s) != FT_STATE_FENCED)
+		end_hold(p);
 	session_sleep(s, DEADLINE_NEVER, NULL); /* FENCED: until the end */
 	change(p, EV_STOP, "stopped");
 	return NULL;

@@ -7,26 +7,37 @@
 
 #include <errno.h>
 #include <semaphore.h>
-#include <stdatomic.h>
 #include <stdint.h>
 #include <time.h>
 #include <urcu/wfcqueue.h>
 #include "clock.h"
 
+/* ThreadSanitizer sees neither liburcu's barriers nor sem_clockwait(): it is told that a get comes after its put. */
+#ifdef __has_feature
+#if __has_feature(thread_sanitizer)
+#define QUEUE_TSAN
+#endif
+#endif
+#if defined(__SANITIZE_THREAD__) || defined(QUEUE_TSAN)
+void __tsan_acquire(void *addr);
+void __tsan_release(void *addr);
+#define queue_order_put(q) __tsan_release(q)
+#define queue_order_get(q) __tsan_acquire(q)
+#else
+#define queue_order_put(q) ((void)(q))
+#define queue_order_get(q) ((void)(q))
+#endif
+
 struct stage_queue {
 	struct cds_wfcq_head head;
 	struct cds_wfcq_tail tail;
 	sem_t items;
-	/* release in queue_put(), acquire where an item is taken: what the item's owner wrote.  liburcu orders that already, and the
-	 * semaphore too, but ThreadSanitizer knows neither (gcc 12: sem_clockwait is not intercepted). */
-	_Atomic unsigned puts;
 };
 
 static inline void queue_init(struct stage_queue *q)
 {
 	cds_wfcq_init(&q->head, &q->tail);
 	sem_init(&q->items, 0, 0);
-	atomic_init(&q->puts, 0);
 }
 
 static inline void queue_fini(struct stage_queue *q)
@@ -38,29 +49,23 @@ static inline void queue_fini(struct stage_queue *q)
 static inline void queue_put(struct stage_queue *q, struct cds_wfcq_node *node)
 {
 	cds_wfcq_node_init(node);
-	atomic_fetch_add_explicit(&q->puts, 1, memory_order_release);
+	queue_order_put(q);
 	cds_wfcq_enqueue(&q->head, &q->tail, node);
 	sem_post(&q->items);
-}
-
-static inline struct cds_wfcq_node *queue_take(struct stage_queue *q)
-{
-	struct cds_wfcq_node *node = __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
-
-	if (node)
-		(void)atomic_load_explicit(&q->puts, memory_order_acquire);
-	return node;
 }
 
 /* queue_get - NULL when there was none before @deadline, or at queue_wake(). */
 static inline struct cds_wfcq_node *queue_get(struct stage_queue *q, uint64_t deadline)
 {
 	struct timespec t = timespec_of_ns(deadline);
+	struct cds_wfcq_node *node;
 
 	while (sem_clockwait(&q->items, CLOCK_MONOTONIC, &t) != 0)
 		if (errno != EINTR)
 			return NULL;
-	return queue_take(q);
+	node = __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
+	queue_order_get(q);
+	return node;
 }
 
 /* queue_wake - queue_get() comes back with NULL once, though its deadline is not over. */
@@ -72,7 +77,7 @@ static inline void queue_wake(struct stage_queue *q)
 /* queue_drain - the next item, NULL when it is empty; by the only thread that still uses the queue.  Wakes that are left over go too. */
 static inline struct cds_wfcq_node *queue_drain(struct stage_queue *q)
 {
-	struct cds_wfcq_node *node = queue_take(q);
+	struct cds_wfcq_node *node = __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
 
 	if (node)
 		sem_trywait(&q->items);

@@ -32,6 +32,7 @@ struct secondary {
 	struct standby *standby;      /* guarded by standby_lock, but for standby_apply_run() */
 
 	/* of the connection; set by ft-accept before ft-receive exists */
+	struct greeting *greeting; /* ft-accept's */
 	struct link *link;
 	pthread_t receive_thread;
 	uint8_t session_id[16];
@@ -58,6 +59,8 @@ void secondary_wait_applied(struct secondary *c);
 int secondary_open_image(struct secondary *c, struct link *l, struct ft_error *err);
 
 /* -- greet.c, receive.c -- */
+int greeting_create(struct secondary *c, struct ft_error *err); /* what ft-accept needs: not to be had later, it would wait for nobody */
+void greeting_destroy(struct secondary *c);
 void *accept_main(void *secondary);
 void *receive_main(void *secondary);
 

@@ -194,8 +194,8 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	p->sent = job->epoch;
 	pthread_mutex_unlock(&s->lock);
 	atomic_store(&s->epoch_sent, job->epoch);
-	sh->bytes += job->state.len; /* before the commit: with its ack the job is the next epoch's */
-	r = send_commit(p, sh, job, err);
+	sh->bytes += job->state.len;
+	r = send_commit(p, sh, job, err); /* from here on the job may be acknowledged and filled again */
 	if (r)
 		return r;
 	stats_add(&s->stats, FT_METRIC_SHIP, now - sh->first_ns);

@@ -21,7 +21,8 @@
  *  T1  completed <= posted, and a ticket counts as completed only when its last octet is in the kernel.
  *  T2  octets reach a window only under windows->lock and after the check of the extent under that same lock.
  *  T3  after a frame went out in part and cannot be continued, the lane is torn and nothing more is sent on it.
- * Order of locks: sending turn, tx turn, rx_lock is taken alone; windows->lock and conn.lock nest in any of them. */
+ * Order of locks: sending turn, tx turn.  Who holds rx_lock only tries the tx turn; who holds the tx turn never asks for rx_lock.
+ * windows->lock, conn.lock and turn.lock are innermost. */
 #include "tcp.h"
 
 #include <errno.h>
@@ -34,6 +35,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "faultpoint.h"
 #include "thread.h"
 
 #define PARTS_MAX (TCP_EXTENTS_MAX - 1 + TP_IOV_MAX) /* a batch with 256 parts is full, the last write may bring 64 to 255 */
@@ -278,7 +280,7 @@ static int train_push(struct tcp *s, struct lane *l, struct ft_error *err)
 
 	while (l->train_at < l->nr_train) {
 		struct msghdr m = { .msg_iov = l->train + l->train_at, .msg_iovlen = l->nr_train - l->train_at };
-		ssize_t n = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n = FT_FAULT("tcp/send") ? faultpoint_errno(EPIPE) : sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n >= 0) {
 			add(&s->bytes_sent, (uint64_t)n);
@@ -474,7 +476,8 @@ static int tcp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket,
 
 /* -- send -- */
 
-static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why);
+static int read_lane(struct tcp *s, struct lane *l, bool place, struct ft_error *why);
+static bool in_write(const struct lane *l);
 static void lane_lost(struct tcp *s, struct lane *l, const struct ft_error *why);
 static void show_news(struct tcp *s);
 
@@ -489,7 +492,8 @@ static uint32_t tcp_credits(struct tp_conn *c, uint32_t lane)
 	return used < s->limits.credits_peers ? s->limits.credits_peers - (uint32_t)used : 0;
 }
 
-/* read_for_credit - in tp_recv()'s place, if nobody is there.  True: the socket is to be watched for more. */
+/* read_for_credit - in tp_recv()'s place, if nobody is there; up to the next message or write: between two tp_recv() windows do not change.
+ * True: the socket is to be watched for more. */
 static bool read_for_credit(struct tcp *s, struct lane *l)
 {
 	struct ft_error why;
@@ -499,12 +503,12 @@ static bool read_for_credit(struct tcp *s, struct lane *l)
 	if (pthread_mutex_trylock(&s->rx_lock) != 0)
 		return false;
 	if (conn_fate_rx(&s->conn, NULL) == 0 && l->phase != RX_OVER) {
-		r = read_lane(s, l, &why);
+		r = read_lane(s, l, false, &why);
 		if (r == -EPROTO)
 			conn_break(&s->conn, &why, NULL);
 		else if (r < 0)
 			lane_lost(s, l, &why);
-		more = l->phase != RX_OVER && !l->whole;
+		more = l->phase != RX_OVER && !l->whole && !in_write(l);
 		show_news(s);
 	}
 	pthread_mutex_unlock(&s->rx_lock);
@@ -803,12 +807,17 @@ static void take_message_octets(struct lane *l)
 	message_advance(l, n);
 }
 
-/* parse - what was read ahead, until more is needed or a message is whole. */
-static int parse(struct tcp *s, struct lane *l, struct ft_error *why)
+static bool in_write(const struct lane *l)
+{
+	return l->phase == RX_TABLE || l->phase == RX_PAYLOAD;
+}
+
+/* parse - what was read ahead, until more is needed or a message is whole; without @place, until a write begins. */
+static int parse(struct tcp *s, struct lane *l, bool place, struct ft_error *why)
 {
 	int r = 0;
 
-	while (r == 0 && !l->whole) {
+	while (r == 0 && !l->whole && (place || !in_write(l))) {
 		unsigned have = l->ahead_end - l->ahead_at;
 
 		switch (l->phase) {
@@ -890,7 +899,7 @@ static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error 
 	r = fill_plan(s, l, iov, &nr, why);
 	if (r == 0) {
 		do
-			n = readv(l->fd, iov, (int)nr);
+			n = FT_FAULT("tcp/receive") ? faultpoint_errno(ECONNRESET) : readv(l->fd, iov, (int)nr);
 		while (n < 0 && errno == EINTR);
 		r = n < 0 ? -errno : 0;
 	}
@@ -915,9 +924,10 @@ static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error 
 	return n;
 }
 
-/* read_lane - until a message is whole, the socket is empty (ready becomes false), or the budget is used.
+/* read_lane - until a message is whole, the socket is empty (ready becomes false), or the budget is used; without @place, until a write
+ * begins.
  * -EPROTO: a breach; another error: the lane is lost. */
-static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why)
+static int read_lane(struct tcp *s, struct lane *l, bool place, struct ft_error *why)
 {
 	size_t budget = READ_BUDGET;
 	bool empty = false;
@@ -925,9 +935,9 @@ static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why)
 	l->ready = true;
 	for (;;) {
 		ssize_t n;
-		int r = parse(s, l, why);
+		int r = parse(s, l, place, why);
 
-		if (r != 0 || l->whole || l->phase == RX_OVER)
+		if (r != 0 || l->whole || l->phase == RX_OVER || (!place && in_write(l)))
 			return r;
 		if (empty)
 			l->ready = false; /* epoll tells when there is more */
@@ -982,7 +992,8 @@ static int gather_events(struct tcp *s, uint64_t deadline, struct ft_error *err)
 			lane_push_credit(s, &s->lane[i]);
 	}
 	show_news(s); /* else the level would end our own wait */
-	n = epoll_wait(s->epoll_fd, ev, TP_LANES_MAX + 2, has_news(s) ? 0 : deadline_poll_ms(deadline));
+	n = FT_FAULT("tcp/epoll-wait") ? faultpoint_errno(EINVAL)
+				       : epoll_wait(s->epoll_fd, ev, TP_LANES_MAX + 2, has_news(s) ? 0 : deadline_poll_ms(deadline));
 	if (n < 0)
 		return errno == EINTR ? 0 : err_sys(err, -errno, "epoll_wait");
 	for (int i = 0; i < n; i++) {
@@ -1026,7 +1037,7 @@ static int look_around(struct tcp *s, void *buf, uint32_t *lane, size_t *len, st
 		int r = 0;
 
 		if (!l->whole && l->ready && l->phase != RX_OVER)
-			r = read_lane(s, l, &why);
+			r = read_lane(s, l, true, &why);
 		if (r == -EPROTO)
 			return conn_break(&s->conn, &why, err);
 		if (r < 0)
@@ -1207,11 +1218,11 @@ static int lane_init(struct tcp *s, struct lane *l)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.u32 = l->index };
 
-	l->credit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	l->message = malloc(TP_MESSAGE_MAX);
+	l->credit_fd = FT_FAULT("tcp/credit-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	l->message = FT_FAULT("tcp/message") ? NULL : malloc(TP_MESSAGE_MAX);
 	if (!l->message)
 		return -ENOMEM;
-	if (l->credit_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) != 0)
+	if (l->credit_fd < 0 || (FT_FAULT("tcp/lane-epoll") && faultpoint_errno(ENOSPC)) || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) != 0)
 		return -errno;
 	return 0;
 }
@@ -1227,10 +1238,10 @@ static int open_fds(struct tcp *s)
 {
 	int r;
 
-	s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	s->halt_tx_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->epoll_fd = FT_FAULT("tcp/epoll") ? faultpoint_errno(EMFILE) : epoll_create1(EPOLL_CLOEXEC);
+	s->halt_tx_fd = FT_FAULT("tcp/halt-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->halt_rx_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	s->ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->ready_fd = FT_FAULT("tcp/ready-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (s->epoll_fd < 0 || s->halt_tx_fd < 0 || s->halt_rx_fd < 0 || s->ready_fd < 0)
 		return -errno;
 	r = watch_event(s, s->halt_rx_fd, EV_HALT);
@@ -1239,7 +1250,7 @@ static int open_fds(struct tcp *s)
 
 int tcp_conn_create(struct tp_conn **out, const int *fds, const struct tcp_limits *limits, const char *peer, struct ft_error *err)
 {
-	struct tcp *s = calloc(1, sizeof(*s) + limits->lanes * sizeof(s->lane[0]));
+	struct tcp *s = FT_FAULT("tcp/create") ? NULL : calloc(1, sizeof(*s) + limits->lanes * sizeof(s->lane[0]));
 	int r;
 
 	*out = NULL;

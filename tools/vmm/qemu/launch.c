@@ -225,7 +225,8 @@ char *launch_capture(char *const *argv)
 
 void launch_last_words(const char *log, char *buf, size_t size)
 {
-	char text[2048], *line;
+	bool has_complaint = false, complaint;
+	char text[2048], *line, *save = NULL;
 	int fd = open(log, O_RDONLY | O_CLOEXEC);
 	ssize_t n = 0;
 	off_t end;
@@ -236,13 +237,16 @@ void launch_last_words(const char *log, char *buf, size_t size)
 	end = lseek(fd, 0, SEEK_END);
 	n = pread(fd, text, sizeof(text) - 1, end > (off_t)sizeof(text) - 1 ? end - (off_t)sizeof(text) + 1 : 0);
 	close(fd);
-	while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'))
-		n--;
 	if (n <= 0)
 		return;
 	text[n] = '\0';
-	line = strrchr(text, '\n');
-	snprintf(buf, size, "%s", line ? line + 1 : text);
+	/* its complaints begin with its name; what follows may be advice */
+	for (line = strtok_r(text, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save)) {
+		complaint = strncmp(line, "qemu", 4) == 0;
+		if (complaint || !has_complaint)
+			snprintf(buf, size, "%s", line);
+		has_complaint |= complaint;
+	}
 }
 
 /* ---- guard -------------------------------------------------------------------------------------- */

@@ -29,7 +29,7 @@ int launch_qemu(const struct launch *l, pid_t *pid, int *pidfd, int *uffd, struc
 /* launch_capture - run @argv, its stdout and stderr as text (the caller's to free); NULL without. */
 char *launch_capture(char *const *argv);
 
-/* launch_last_words - last line of @log into @buf ("" if none). */
+/* launch_last_words - QEMU's last complaint in @log, else its last line, into @buf ("" if none). */
 void launch_last_words(const char *log, char *buf, size_t size);
 
 /* guard_start - fork the guard of the QEMU @pid that listens at @qmp_path.  *@fd: its leash. */

@@ -33,6 +33,7 @@
 #include "tracker.h"
 
 #define START_MS 30000
+#define ENDING_MS 1000
 #define QMP_MS 10000
 #define ESTIMATE_NS (5 * UTIL_NS_PER_MS) /* an estimate is good for so long, and for 20 times what it cost */
 
@@ -316,6 +317,14 @@ static bool is_alive(void *user)
 	return m->pidfd < 0 || poll(&p, 1, 0) == 0;
 }
 
+/* A process closes its sockets a little before it can be waited for. */
+static bool ends(struct machine *m, int within_ms)
+{
+	struct pollfd p = { .fd = m->pidfd, .events = POLLIN };
+
+	return poll(&p, 1, within_ms) == 1;
+}
+
 static int open_state(struct machine *m, struct ft_error *err)
 {
 	json_t *ret;
@@ -385,14 +394,25 @@ static int open_consoles(struct machine *m, bool keep, struct ft_error *err)
 	return consoles_open(&m->consoles, &c, err);
 }
 
-/* --console: another destination for the first console. */
+/* The first serial port, else what comes first. */
+static struct cmdline_console *first_console(struct machine *m)
+{
+	unsigned i;
+
+	for (i = 0; i < m->cmdline.nr_consoles; i++)
+		if (!strncmp(m->cmdline.console[i].id, "ft-serial", 9))
+			return &m->cmdline.console[i];
+	return m->cmdline.nr_consoles ? &m->cmdline.console[0] : NULL;
+}
+
+/* --console: another destination for it. */
 static int override_console(struct machine *m, struct ft_error *err)
 {
-	struct cmdline_console *first = &m->cmdline.console[0];
+	struct cmdline_console *first = first_console(m);
 	char *destination;
 	int rc;
 
-	if (!m->config.console || m->cmdline.nr_consoles == 0)
+	if (!m->config.console || !first)
 		return 0;
 	rc = cmdline_destination(m->config.console, &destination, err);
 	if (rc) {
@@ -611,9 +631,7 @@ static int start_qemu(struct machine *m, struct ft_error *err)
 	if (rc)
 		return rc;
 	rc = qmp_open(&m->qmp, m->qmp_path, util_deadline_ms(START_MS), is_alive, qmp_event, m, err);
-	if (rc && !is_alive(m))
-		return ended_early(m, err);
-	return rc;
+	return rc && ends(m, ENDING_MS) ? ended_early(m, err) : rc;
 }
 
 static int make(struct machine *m, struct ft_error *err)
@@ -843,6 +861,13 @@ void machine_close(struct machine *m)
 	free(m->identity);
 	cmdline_free(&m->cmdline);
 	free(m);
+}
+
+void machine_abandon(struct machine *m)
+{
+	consoles_abandon(m->consoles);
+	if (m->has_run_dir)
+		run_dir_remove(m->run_dir);
 }
 
 int machine_add_to(struct machine *m, struct ft_session *s, struct ft_error *err)
