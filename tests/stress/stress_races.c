@@ -237,6 +237,29 @@ static void late_ack_is_noticed(void)
 	tp_listener_close(l);
 }
 
+/* ---- lanes ---- */
+
+static void many_lanes(void)
+{
+	for (unsigned lanes = 2; lanes <= 8; lanes++) {
+		struct pair_options opt;
+		char settings[64];
+		struct pair p;
+
+		snprintf(settings, sizeof(settings), "lanes=%u", lanes);
+		pair_options_init(&opt);
+		opt.primary = settings;
+		opt.compare = true;
+		opt.sim.region_bytes[0] = 128u << 20;
+		opt.sim.rate = 200000;
+		pair_open(&p, &opt);
+		pair_wait_protected(&p);
+		pair_wait_applied(&p, 15);
+		pair_check_compared(&p);
+		pair_close(&p);
+	}
+}
+
 /* ---- regions ---- */
 
 static void *change_regions(void *arg)
@@ -405,6 +428,7 @@ static const struct scenario {
 	{ "primary-rests", primary_rests },
 	{ "first-apply-is-long", first_apply_is_long },
 	{ "late-ack-is-noticed", late_ack_is_noticed },
+	{ "many-lanes", many_lanes },
 	{ "regions-in-greeting", regions_in_greeting },
 	{ "stop-beside-mute", stop_beside_mute },
 	{ "bye-is-last", bye_is_last },
