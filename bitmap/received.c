@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
+#include "faultpoint.h"
 struct received {
 	uint64_t epoch;
 	struct bitmap *data, *zero;
@@ -15,7 +16,7 @@ struct received {
 
 int received_create(struct received **out, uint64_t nr_pages)
 {
-	struct received *r = calloc(1, sizeof(*r));
+	struct received *r = FT_FAULT("received/create") ? NULL : calloc(1, sizeof(*r));
 	int ret;
 
 	*out = NULL;

@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "wire.h"
 
@@ -105,7 +106,7 @@ struct recording {
 static int write_all(int fd, struct iovec *v, unsigned n)
 {
 	while (n) {
-		ssize_t done = writev(fd, v, (int)n);
+		ssize_t done = FT_FAULT("recording/write") ? faultpoint_errno(ENOSPC) : writev(fd, v, (int)n);
 
 		if (done < 0 && errno == EINTR)
 			continue;
@@ -130,7 +131,7 @@ int recording_create(struct recording **out, const char *path, bool payload, str
 				  .version = to_be32(FILE_VERSION),
 				  .flags = to_be32(payload ? FILE_PAYLOAD : 0) };
 	struct iovec v = { &head, sizeof(head) };
-	struct recording *r = calloc(1, sizeof(*r));
+	struct recording *r = FT_FAULT("recording/create") ? NULL : calloc(1, sizeof(*r));
 	int rc;
 
 	*out = NULL;
@@ -140,7 +141,7 @@ int recording_create(struct recording **out, const char *path, bool payload, str
 		goto fail;
 	}
 	/* O_NONBLOCK does nothing to a file and keeps a pipe from stopping the session */
-	r->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+	r->fd = FT_FAULT("recording/open") ? faultpoint_errno(ENOSPC) : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
 	if (r->fd < 0) {
 		rc = err_sys(err, -errno, "recording %s: cannot be opened", path);
 		goto fail;

@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "err.h"
+#include "faultpoint.h"
 
 #define PAGES_MAX (UINT64_C(1) << 52) /* what a bitmap can hold */
 
@@ -20,7 +21,7 @@ static uint64_t round_up_64(uint64_t n)
 
 static struct region_table *table_alloc(uint32_t count)
 {
-	return calloc(1, sizeof(struct region_table) + count * sizeof(struct region));
+	return FT_FAULT("region/table") ? NULL : calloc(1, sizeof(struct region_table) + count * sizeof(struct region));
 }
 
 struct region_table *region_table_empty(void)

@@ -20,6 +20,7 @@
 #include "copy.h"
 #include "digest.h"
 #include "err.h"
+#include "faultpoint.h"
 
 struct device {
 	uint8_t *memory;                 /* state_max octets */
@@ -136,7 +137,7 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	if (!opt->lanes || opt->lanes > FTW_LANES_MAX || !opt->state_max || opt->state_max > INT64_MAX / 2)
 		return err_set(err, -EINVAL, "standby: %u lanes, device state of at most %" PRIu64 " octets",
 			       opt->lanes, opt->state_max);
-	s = calloc(1, sizeof(*s));
+	s = FT_FAULT("standby/create") ? NULL : calloc(1, sizeof(*s));
 	if (!s)
 		return err_sys(err, -ENOMEM, "standby");
 	s->regions = regions;
@@ -381,12 +382,15 @@ static const struct kind {
 	{ FTW_COMMIT, 0, 0, take_commit },
 };
 
+/* One that we do not know and need not: it has a number on its lane, which the commit counts, and no effect. */
+static const struct kind skipped = { 0, 1, FTW_LANES_MAX, NULL };
+
 static const struct kind *kind_of(uint32_t type)
 {
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		if (kinds[i].type == type)
 			return &kinds[i];
-	return NULL;
+	return (type & FTW_OPTIONAL) && !record_type_find(type) ? &skipped : NULL;
 }
 
 static int check_lane(const struct standby *s, const struct kind *kind, uint32_t lane, const struct record_head *head,
@@ -440,11 +444,13 @@ static int take(struct standby *s, const struct kind *kind, uint32_t lane, const
 		s->duplicates++;
 		return 0;
 	}
-	rc = check_epoch(s, lane, head, err);
-	if (rc)
-		return rc;
-	begin_epoch(s, head->epoch);
-	rc = kind->take(s, head, body, err);
+	if (kind->take) {
+		rc = check_epoch(s, lane, head, err);
+		if (rc)
+			return rc;
+		begin_epoch(s, head->epoch);
+		rc = kind->take(s, head, body, err);
+	}
 	if (rc)
 		return rc;
 	s->seq[lane] = head->seq;

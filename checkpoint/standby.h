@@ -49,7 +49,8 @@ void standby_connect(struct standby *s, uint32_t lanes);
 
 enum standby_event { STANDBY_NOTHING = 0, STANDBY_COMMITTED = 1 /* epoch complete and verified: ack it, then apply */ };
 
-/* standby_consume - one message of @lane: notify-write, zero-pages, device-state or commit (others: -EINVAL, and nothing happens).
+/* standby_consume - one message of @lane: notify-write, zero-pages, device-state or commit; also a record of a data lane that is unknown
+ * and optional, which only counts there (others: -EINVAL, and nothing happens).
  * Sequence numbers are checked per lane: a repeated record is dropped and counted, a gap is -EPROTO; the numbers wrap.  Lane 0 carries other
  * records too, so gaps there are the caller's to find.
  * A commit may come before its lanes are complete: it is kept, and *@event is STANDBY_COMMITTED for the record that completes them.

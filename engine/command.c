@@ -11,6 +11,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/faultpoint.h"
 
 #define WAIT_SLICE_MS 100 /* how soon `wait` notices that its session is being taken away */
 
@@ -202,7 +203,7 @@ static json_t *describe_dist(enum ft_metric m, const struct ft_dist *dist)
 
 static int run_stats(struct call *call)
 {
-	struct ft_stats *s = calloc(1, sizeof(*s));
+	struct ft_stats *s = FT_FAULT("command/stats") ? NULL : calloc(1, sizeof(*s));
 	json_t *dist = json_object(), *counter = json_object();
 
 	if (!s) {
@@ -223,7 +224,7 @@ static int run_stats(struct call *call)
 
 static int get_setting(struct call *call, const char *name)
 {
-	char *text = malloc(FT_IDENTITY_MAX); /* the longest setting there is */
+	char *text = FT_FAULT("command/get") ? NULL : malloc(FT_IDENTITY_MAX); /* the longest setting there is */
 	int r;
 
 	if (!text)
@@ -613,7 +614,7 @@ char *control_answer(const struct control_request *rq, const struct control_env 
 	reply = make_reply(rq, &call);
 	json_decref(call.data);
 	*len = json_dumpb(reply, NULL, 0, JSON_COMPACT);
-	text = *len ? malloc(*len + 1) : NULL;
+	text = *len && !FT_FAULT("command/reply") ? malloc(*len + 1) : NULL;
 	if (text) {
 		json_dumpb(reply, text, *len, JSON_COMPACT);
 		text[(*len)++] = '\n';

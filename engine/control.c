@@ -29,6 +29,7 @@
 
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/faultpoint.h"
 #include "base/log.h"
 #include "base/thread.h"
 
@@ -330,7 +331,7 @@ static void client_next_line(struct client *cl)
 
 static void client_read(struct client *cl)
 {
-	ssize_t n = recv(cl->fd, cl->in + cl->in_len, CONTROL_LINE_MAX - cl->in_len, 0);
+	ssize_t n = FT_FAULT("control/receive") ? faultpoint_errno(ECONNRESET) : recv(cl->fd, cl->in + cl->in_len, CONTROL_LINE_MAX - cl->in_len, 0);
 
 	if (n > 0) {
 		cl->in_len += (size_t)n;
@@ -348,7 +349,7 @@ static void client_write(struct client *cl)
 
 	if (cl->fd < 0 || (!cl->out && !cl->last))
 		return;
-	n = cl->out ? send(cl->fd, cl->out + cl->out_at, cl->out_len - cl->out_at, MSG_NOSIGNAL) : 0;
+	n = FT_FAULT("control/send") ? faultpoint_errno(EPIPE) : cl->out ? send(cl->fd, cl->out + cl->out_at, cl->out_len - cl->out_at, MSG_NOSIGNAL) : 0;
 	if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
 		if (now_ns() - cl->active_ns > UNREAD_NS)
 			client_drop(cl);
@@ -426,7 +427,7 @@ static void accept_client(struct ft_control *c)
 	struct ucred who = { .uid = (uid_t)-1 };
 	socklen_t len = sizeof(who);
 	struct client *cl;
-	int fd = accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int fd = FT_FAULT("control/accept") ? faultpoint_errno(EMFILE) : accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 	if (fd < 0) {
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
@@ -443,7 +444,7 @@ static void accept_client(struct ft_control *c)
 		return;
 	}
 	*cl = (struct client){ .fd = fd, .control = c, .pid = who.pid, .active_ns = now_ns() };
-	cl->in = malloc(CONTROL_LINE_MAX);
+	cl->in = FT_FAULT("control/client") ? NULL : malloc(CONTROL_LINE_MAX);
 	if (!cl->in)
 		client_drop(cl);
 }
@@ -550,7 +551,7 @@ static int lock_directory(const char *path, struct ft_error *err)
 		snprintf(dir, sizeof(dir), "%.*s", slash == path ? 1 : (int)(slash - path), path);
 	else
 		snprintf(dir, sizeof(dir), ".");
-	fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	fd = FT_FAULT("control/directory") ? faultpoint_errno(EMFILE) : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
 		return err_sys(err, -errno, "%s", dir);
 	while (flock(fd, LOCK_EX | LOCK_NB) < 0) {
@@ -566,7 +567,7 @@ static int lock_directory(const char *path, struct ft_error *err)
 
 static int new_socket(struct ft_error *err)
 {
-	int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = FT_FAULT("control/socket") ? faultpoint_errno(EMFILE) : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	return fd < 0 ? err_sys(err, -errno, "control socket") : fd;
 }
@@ -600,13 +601,13 @@ static int bind_and_listen(struct ft_control *c, struct ft_error *err)
 	const char *path = c->address.sun_path;
 	struct stat st;
 
-	if (bind(c->listen_fd, (const struct sockaddr *)&c->address, sizeof(c->address)) < 0)
+	if (FT_FAULT("control/bind") ? faultpoint_errno(EROFS) : bind(c->listen_fd, (const struct sockaddr *)&c->address, sizeof(c->address)) < 0)
 		return err_sys(err, -errno, "control socket %s: bind", path);
 	if (lstat(path, &st) == 0) {
 		c->dev = st.st_dev;
 		c->ino = st.st_ino;
 	}
-	if (chmod(path, 0600) < 0 || listen(c->listen_fd, (int)CONTROL_CLIENTS_MAX) < 0)
+	if (chmod(path, 0600) < 0 || (FT_FAULT("control/listen") && faultpoint_errno(ENOBUFS)) || listen(c->listen_fd, (int)CONTROL_CLIENTS_MAX) < 0)
 		return err_sys(err, -errno, "control socket %s: listen", path);
 	return 0;
 }
@@ -646,7 +647,7 @@ static void remove_socket(struct ft_control *c)
 int control_open(struct ft_control **out, const char *path, const struct control_ops *ops, ft_control_command *extra,
 		 void *user, struct ft_error *err)
 {
-	struct ft_control *c = calloc(1, sizeof(*c));
+	struct ft_control *c = FT_FAULT("control/open") ? NULL : calloc(1, sizeof(*c));
 	int r;
 
 	*out = NULL;
@@ -662,7 +663,7 @@ int control_open(struct ft_control **out, const char *path, const struct control
 	pthread_mutex_init(&c->rebind, NULL);
 	pthread_mutex_init(&c->lock, NULL);
 	cond_init(&c->unused);
-	c->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	c->wake_fd = FT_FAULT("control/eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	r = c->wake_fd < 0 ? err_sys(err, -errno, "control socket: eventfd") : open_socket(c, path, err);
 	if (!r) {
 		r = thread_start(&c->thread, "ft-control", control_main, c);

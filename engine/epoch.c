@@ -183,6 +183,8 @@ static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch,
 	t->captured = now_ns();
 	if (r)
 		return r;
+	/* before the guest runs again: a checkpoint that is asked for from now on is of the next epoch */
+	atomic_store(&s->epoch_running, job->epoch + 1);
 	if (s->ops.output_cut)
 		s->ops.output_cut(s->user, job->epoch);
 	p->output_held = true;
@@ -230,7 +232,6 @@ int epoch_run(struct primary *p)
 	p->paused_ns = t.start;
 	p->resumed_ns = t.resumed;
 	p->next_epoch++;
-	atomic_store(&p->s->epoch_running, p->next_epoch);
 	return 0;
 }
 
@@ -265,7 +266,7 @@ static bool wanted_locked(const struct primary *p)
 	return p->cut_now || p->want_hold != p->held;
 }
 
-int epoch_wait(struct primary *p)
+int epoch_wait(struct primary *p, bool *cut)
 {
 	struct ft_session *s = p->s;
 	struct ft_config cfg;
@@ -288,12 +289,12 @@ int epoch_wait(struct primary *p)
 		}
 		if (cfg.at_cap == FT_AT_CAP_CUT && s->ops.estimate_dirty && !p->held && job_free_locked(p)) {
 			uint64_t look = now_ns() + cfg.interval_ms * NS_PER_MS / 8;
-			bool cut;
+			bool near;
 
 			pthread_mutex_unlock(&s->lock);
-			cut = near_cap(p);
+			near = near_cap(p);
 			pthread_mutex_lock(&s->lock);
-			if (cut) {
+			if (near) {
 				stats_count(&s->stats, FT_COUNTER_CAP_CUTS, 1);
 				break;
 			}
@@ -306,6 +307,7 @@ int epoch_wait(struct primary *p)
 			break;
 		r = 0;
 	}
+	*cut = p->cut_now || !p->held;
 	p->cut_now = false;
 	pthread_mutex_unlock(&s->lock);
 	if (early)
@@ -323,11 +325,9 @@ static void send_progress(struct primary *p)
 		.pages_done = atomic_load(&s->sync_done),
 		.pages_total = atomic_load(&s->sync_total),
 	};
-	uint32_t seq;
-	void *buf = link_begin(p->link, 0, &seq);
 
 	/* informational: a failure shows itself in what follows */
-	(void)!link_end(p->link, 0, create_sync_progress(buf, p->next_epoch, seq, &sp), deadline_in_ms(1000), NULL);
+	(void)!link_send_progress(p->link, p->next_epoch, &sp, deadline_in_ms(1000), NULL);
 	session_tell(s, FT_EVENT_SYNC, p->next_epoch);
 }
 

@@ -81,8 +81,10 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	res->stop_ns = lap(&mark);
 	secondary_wait_applied(c);
 	res->apply_ns = lap(&mark);
+	pthread_mutex_lock(&c->standby_lock); /* ft-accept may be about to greet a primary that a forced failover ignores */
 	state = standby_state(c->standby, &len);
 	res->epoch = standby_epoch_image(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
 	r = s->ops.load_state(s->user, state, len, err);
 	res->load_ns = lap(&mark);
 	if (r) {
@@ -106,23 +108,32 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	return 0;
 }
 
+/* From DONE on the state is PROMOTING: nobody else is let in. */
+static enum ft_failover_outcome begin_promotion(struct secondary *c, unsigned flags, struct ft_error *err)
+{
+	enum ft_failover_outcome outcome;
+	enum ft_state state;
+
+	do
+		outcome = may_promote(c, flags, &state, err);
+	while (outcome == FT_FAILOVER_DONE && session_event_from(c->s, state, EV_FAILOVER, NULL) < 0);
+	return outcome;
+}
+
 int secondary_failover(struct ft_session *s, unsigned flags, struct ft_failover_result *res, struct ft_error *err)
 {
 	struct secondary *c = s->secondary;
 	struct ft_error scratch = { 0 };
-	enum ft_state state;
 
 	if (!err)
 		err = &scratch;
-	do {
-		res->outcome = may_promote(c, flags, &state, err);
-		if (res->outcome == FT_FAILOVER_ALREADY) {
-			res->epoch = standby_epoch_image(c->standby);
-			return 0;
-		}
-		if (res->outcome != FT_FAILOVER_DONE)
-			return err->code;
-	} while (session_event_from(s, state, EV_FAILOVER, NULL) < 0);
+	res->outcome = begin_promotion(c, flags, err);
+	if (res->outcome == FT_FAILOVER_ALREADY) {
+		res->epoch = standby_epoch_image(c->standby);
+		return 0;
+	}
+	if (res->outcome != FT_FAILOVER_DONE)
+		return err->code;
 	err_clear(err);
 	return promote(c, res, err);
 }

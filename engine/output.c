@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <ft/ft.h>
+#include "faultpoint.h"
 
 #define CUTS_MAX 64u /* epochs cut and not released; the engine has two on their way at most */
 
@@ -38,10 +39,10 @@ int ft_output_open(struct ft_output **out, uint64_t cap_bytes, size_t (*emit)(vo
 	*out = NULL;
 	if (!cap_bytes || !emit)
 		return -EINVAL;
-	o = calloc(1, sizeof(*o));
+	o = FT_FAULT("output/open") ? NULL : calloc(1, sizeof(*o));
 	if (!o)
 		return -ENOMEM;
-	o->ring = malloc(cap_bytes);
+	o->ring = FT_FAULT("output/ring") ? NULL : malloc(cap_bytes);
 	if (!o->ring) {
 		free(o);
 		return -ENOMEM;

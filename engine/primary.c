@@ -9,6 +9,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "thread.h"
 
@@ -16,7 +17,7 @@
 
 int primary_create(struct ft_session *s, struct ft_error *err)
 {
-	struct primary *p = calloc(1, sizeof(*p));
+	struct primary *p = FT_FAULT("primary/create") ? NULL : calloc(1, sizeof(*p));
 
 	if (!p)
 		return err_set(err, -ENOMEM, "no memory for a session");
@@ -26,9 +27,9 @@ int primary_create(struct ft_session *s, struct ft_error *err)
 	queue_init(&p->free_slabs);
 	queue_init(&p->to_ship);
 	s->generation = 1;
-	if (getrandom(p->session_id, sizeof(p->session_id), 0) != sizeof(p->session_id))
-		return err_sys(err, -errno, "getrandom");
-	p->plan = malloc(sizeof(*p->plan));
+	if (FT_FAULT("primary/random") || getrandom(p->session_id, sizeof(p->session_id), 0) != sizeof(p->session_id))
+		return err_set(err, -EIO, "the kernel gave no random number for the session");
+	p->plan = FT_FAULT("primary/plan") ? NULL : malloc(sizeof(*p->plan));
 	return p->plan ? 0 : err_set(err, -ENOMEM, "no memory for a session");
 }
 
@@ -41,7 +42,7 @@ static int make_slabs(struct primary *p, const struct ft_config *cfg, struct ft_
 	if (r)
 		return r;
 	p->nr_slabs = (uint32_t)(cfg->staging_bytes / slab_bytes);
-	p->slab = calloc(p->nr_slabs, sizeof(*p->slab));
+	p->slab = FT_FAULT("primary/staging") ? NULL : calloc(p->nr_slabs, sizeof(*p->slab));
 	p->slab_work = calloc(p->nr_slabs, sizeof(*p->slab_work));
 	if (!p->slab || !p->slab_work)
 		return err_set(err, -ENOMEM, "no memory for staging");
@@ -64,7 +65,9 @@ static int make_jobs(struct primary *p, const struct ft_config *cfg, struct ft_e
 {
 	for (unsigned i = 0; i < EPOCH_JOBS; i++) {
 		struct epoch_job *job = &p->job[i];
-		void *buf = mmap(NULL, cfg->state_max, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		void *buf = FT_FAULT("primary/state")
+				    ? faultpoint_map(ENOMEM)
+				    : mmap(NULL, cfg->state_max, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 		if (buf == MAP_FAILED)
 			return err_sys(err, -errno, "no memory for a device state of %llu octets", (unsigned long long)cfg->state_max);
@@ -85,8 +88,10 @@ int primary_start(struct ft_session *s, struct ft_error *err)
 		return r;
 	session_event(s, EV_START, NULL);
 	r = thread_start(&p->thread, "ft-epoch", epoch_main, p);
-	if (r)
+	if (r) {
+		session_event(s, EV_STOP, "the session could not be started");
 		return err_sys(err, r, "cannot start a thread");
+	}
 	p->thread_made = true;
 	return 0;
 }
@@ -179,8 +184,11 @@ void ft_session_cut(struct ft_session *s)
 
 static int not_protected(struct ft_session *s, struct ft_error *err)
 {
-	return err_set(err, -ENOTCONN, "the machine is not protected now (state %s%s%s)", ft_state_name(session_state(s)),
-		       *s->reason ? ": " : "", s->reason);
+	struct ft_status st;
+
+	ft_session_status(s, &st);
+	return err_set(err, -ENOTCONN, "the machine is not protected now (state %s%s%.400s)", ft_state_name(st.state),
+		       *st.reason ? ": " : "", st.reason);
 }
 
 int ft_session_checkpoint(struct ft_session *s, uint32_t timeout_ms, uint64_t *epoch, struct ft_error *err)

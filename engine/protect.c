@@ -33,6 +33,7 @@ static bool mark_lost(struct primary *p, const struct ft_error *why)
 		p->loss_error = *why;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
+	queue_wake(&p->to_ship);
 	return first;
 }
 
@@ -123,8 +124,6 @@ static void reset_connection(struct primary *p)
 	struct ft_session *s = p->s;
 
 	pthread_mutex_lock(&s->lock);
-	p->lost = false;
-	err_clear(&p->loss_error);
 	p->acked = p->applied = p->sent = 0;
 	p->cut_now = false;
 	for (unsigned i = 0; i < EPOCH_JOBS; i++)
@@ -150,6 +149,17 @@ static int wait_first_ack(struct primary *p)
 	return r;
 }
 
+/* After a pause that failed half-way: the guest is not left stopped (promise 8). */
+static void let_run(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_error err = { 0 };
+	int r = s->ops.guest_hold ? s->ops.guest_hold(s->user, false, &err) : s->ops.resume(s->user, &err);
+
+	if (r)
+		log_error("primary", "%s: the guest does not go on: %s", s->name, err.msg);
+}
+
 /* The operator's pause: an epoch is cut, then the guest stays where it is. */
 static int hold_guest(struct primary *p, bool hold, struct ft_error *err)
 {
@@ -162,6 +172,8 @@ static int hold_guest(struct primary *p, bool hold, struct ft_error *err)
 		r = hold ? s->ops.pause(s->user, err) : s->ops.resume(s->user, err);
 	if (!r)
 		atomic_store(&s->guest_paused, hold);
+	else if (hold)
+		let_run(p);
 	return r;
 }
 
@@ -188,17 +200,37 @@ static void serve_hold(struct primary *p)
 		p->want_hold = held;
 	else
 		p->held = want;
+	if (!r && want)
+		p->cut_now = true; /* what the guest did between the border and its stop is committed too, and let out */
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* Nobody could give the guest back once the session is over. */
+static void end_hold(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	bool held;
+
+	pthread_mutex_lock(&s->lock);
+	held = p->held;
+	p->want_hold = p->held = false;
+	pthread_mutex_unlock(&s->lock);
+	if (!held)
+		return;
+	let_run(p);
+	atomic_store(&s->guest_paused, false);
+}
+
 static void epochs(struct primary *p)
 {
+	bool cut;
+
 	if (sync_run(p) || wait_first_ack(p))
 		return;
 	change(p, EV_FIRST_COMMIT, NULL);
-	while (epoch_wait(p) == 0) {
-		if (!atomic_load(&p->s->guest_paused) && epoch_run(p))
+	while (epoch_wait(p, &cut) == 0) {
+		if (cut && epoch_run(p))
 			return;
 		serve_hold(p);
 	}
@@ -209,7 +241,7 @@ static void reclaim(struct primary *p)
 {
 	struct cds_wfcq_node *node;
 
-	while ((node = queue_get(&p->to_ship, 0))) {
+	while ((node = queue_drain(&p->to_ship))) {
 		struct work *w = (struct work *)node;
 
 		if (w->kind == WORK_SLAB)
@@ -243,7 +275,7 @@ static void serve(struct primary *p)
 	if (answering)
 		pthread_join(p->answer_thread, NULL);
 	reclaim(p);
-	stats_count(&s->stats, FT_COUNTER_DUPLICATES, atomic_load(&link->duplicates));
+	link_count(link, &s->stats);
 	pthread_mutex_lock(&s->lock);
 	p->link = NULL;
 	memcpy(p->loss, p->loss_error.msg, sizeof(p->loss));
@@ -355,6 +387,8 @@ void *epoch_main(void *arg)
 	while (!session_stopping(s) && session_state(s) != FT_STATE_FENCED)
 		attempt(p);
 	stop_tracking(p);
+	if (session_state(s) != FT_STATE_FENCED)
+		end_hold(p);
 	session_sleep(s, DEADLINE_NEVER, NULL); /* FENCED: until the end */
 	change(p, EV_STOP, "stopped");
 	return NULL;

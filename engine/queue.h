@@ -54,7 +54,7 @@ static inline void queue_put(struct stage_queue *q, struct cds_wfcq_node *node)
 	sem_post(&q->items);
 }
 
-/* queue_get - NULL when there was none before @deadline. */
+/* queue_get - NULL when there was none before @deadline, or at queue_wake(). */
 static inline struct cds_wfcq_node *queue_get(struct stage_queue *q, uint64_t deadline)
 {
 	struct timespec t = timespec_of_ns(deadline);
@@ -65,6 +65,25 @@ static inline struct cds_wfcq_node *queue_get(struct stage_queue *q, uint64_t de
 			return NULL;
 	node = __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
 	queue_order_get(q);
+	return node;
+}
+
+/* queue_wake - queue_get() comes back with NULL once, though its deadline is not over. */
+static inline void queue_wake(struct stage_queue *q)
+{
+	sem_post(&q->items);
+}
+
+/* queue_drain - the next item, NULL when it is empty; by the only thread that still uses the queue.  Wakes that are left over go too. */
+static inline struct cds_wfcq_node *queue_drain(struct stage_queue *q)
+{
+	struct cds_wfcq_node *node = __cds_wfcq_dequeue_blocking(&q->head, &q->tail);
+
+	if (node)
+		sem_trywait(&q->items);
+	else
+		while (sem_trywait(&q->items) == 0)
+			;
 	return node;
 }
 

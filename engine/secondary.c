@@ -7,6 +7,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "thread.h"
 
@@ -148,14 +149,14 @@ static void *apply_main(void *arg)
 
 int secondary_create(struct ft_session *s, struct ft_error *err)
 {
-	struct secondary *c = calloc(1, sizeof(*c));
+	struct secondary *c = FT_FAULT("secondary/create") ? NULL : calloc(1, sizeof(*c));
 
 	if (!c)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	c->s = s;
 	pthread_mutex_init(&c->standby_lock, NULL);
 	s->secondary = c;
-	return 0;
+	return greeting_create(c, err);
 }
 
 int secondary_start(struct ft_session *s, struct ft_error *err)
@@ -215,6 +216,7 @@ void secondary_destroy(struct ft_session *s)
 		return;
 	tp_listener_close(c->listener);
 	standby_destroy(c->standby);
+	greeting_destroy(c);
 	pthread_mutex_destroy(&c->standby_lock);
 	free(c);
 	s->secondary = NULL;

@@ -8,6 +8,8 @@
  * Failover runs on its caller's thread, after receiving has ended and the last apply is done (failover.c).
  *
  * Must hold
+ *   - hello-ack is sent only in STANDBY_SYNCING: a primary that was accepted lets its output out, so what we held is an old image then;
+ *   - records are taken only while the state says that a primary is connected: none reaches a machine that runs;
  *   - ack(n) is sent only after the standby holds all of n and the state says STANDBY: what was acknowledged can be promoted;
  *   - the window of the receive image is open only while the peer may write: from hello or applied(n) to commit(n+1);
  *   - an apply that was begun is finished, also when the connection ends, before failover loads or a new session begins. */
@@ -30,13 +32,14 @@ struct secondary {
 	struct standby *standby;      /* guarded by standby_lock, but for standby_apply_run() */
 
 	/* of the connection; set by ft-accept before ft-receive exists */
+	struct greeting *greeting; /* ft-accept's */
 	struct link *link;
 	pthread_t receive_thread;
 	uint8_t session_id[16];
 	uint32_t heartbeat_ms, heartbeat_misses;
-	uint64_t generation;
 
 	/* guarded by s->lock */
+	uint64_t generation; /* of the primary */
 	bool receiving;	     /* ft-receive runs */
 	unsigned link_users; /* other threads inside of the link; ft-receive waits for them before it frees it */
 	bool receive_made;   /* ... and is to be joined */
@@ -56,6 +59,8 @@ void secondary_wait_applied(struct secondary *c);
 int secondary_open_image(struct secondary *c, struct link *l, struct ft_error *err);
 
 /* -- greet.c, receive.c -- */
+int greeting_create(struct secondary *c, struct ft_error *err); /* what ft-accept needs: not to be had later, it would wait for nobody */
+void greeting_destroy(struct secondary *c);
 void *accept_main(void *secondary);
 void *receive_main(void *secondary);
 

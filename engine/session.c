@@ -13,6 +13,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "options.h"
 #include "thread.h"
@@ -191,7 +192,7 @@ static int copy_ops(struct ft_session *s, const struct ft_vmm_ops *ops, struct f
 
 static char *keep(const char *text)
 {
-	return strdup(text ? text : "");
+	return FT_FAULT("session/text") ? NULL : strdup(text ? text : "");
 }
 
 static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct ft_error *err)
@@ -246,7 +247,7 @@ int ft_session_open(struct ft_session **out, const struct ft_config *cfg, const 
 	int r;
 
 	*out = NULL;
-	s = calloc(1, sizeof(*s));
+	s = FT_FAULT("session/create") ? NULL : calloc(1, sizeof(*s));
 	if (!s)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	pthread_mutex_init(&s->event_lock, NULL);
@@ -256,7 +257,7 @@ int ft_session_open(struct ft_session **out, const struct ft_config *cfg, const 
 	s->role = cfg->role;
 	s->user = user;
 	s->state_since_ns = now_ns();
-	s->stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->stop_fd = FT_FAULT("session/eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->regions = region_table_empty();
 	r = s->stop_fd < 0 ? err_sys(err, -errno, "eventfd") : 0;
 	if (!r && !s->regions)
@@ -305,8 +306,11 @@ static void publish_regions(struct ft_session *s, struct region_table *next)
 int ft_session_add_region(struct ft_session *s, const char *name, void *base, uint64_t len, struct ft_error *err)
 {
 	struct region_table *next;
+	struct ft_error scratch;
 	int index;
 
+	if (!err)
+		err = &scratch;
 	pthread_mutex_lock(&s->lock);
 	index = (int)s->regions->count;
 	if (s->started && s->role == FT_ROLE_SECONDARY) {
@@ -316,7 +320,7 @@ int ft_session_add_region(struct ft_session *s, const char *name, void *base, ui
 	next = region_table_add(s->regions, name, base, len, err);
 	if (!next) {
 		pthread_mutex_unlock(&s->lock);
-		return err && err->code ? err->code : -EINVAL;
+		return err->code;
 	}
 	publish_regions(s, next);
 	return index;
@@ -325,7 +329,10 @@ int ft_session_add_region(struct ft_session *s, const char *name, void *base, ui
 int ft_session_remove_region(struct ft_session *s, uint32_t region, struct ft_error *err)
 {
 	struct region_table *next;
+	struct ft_error scratch;
 
+	if (!err)
+		err = &scratch;
 	pthread_mutex_lock(&s->lock);
 	if (s->started && s->role == FT_ROLE_SECONDARY) {
 		pthread_mutex_unlock(&s->lock);
@@ -334,7 +341,7 @@ int ft_session_remove_region(struct ft_session *s, uint32_t region, struct ft_er
 	next = region_table_without(s->regions, region, err);
 	if (!next) {
 		pthread_mutex_unlock(&s->lock);
-		return err && err->code ? err->code : -EINVAL;
+		return err->code;
 	}
 	publish_regions(s, next);
 	return 0;

@@ -30,6 +30,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "faultpoint.h"
 #include "thread.h"
 
 #define QUEUE_ITEMS 16u
@@ -334,7 +335,7 @@ static int pass_message(struct fault *f, struct lane *l, const struct item *it, 
 	if (r == 0) {
 		drop = disappears(f);
 		cut_octets = f->spec.has_cut && f->octets + it->len >= f->spec.cut;
-		cut_message = f->messages + 1 == f->spec.cutmsg;
+		cut_message = f->spec.cutmsg && f->messages + 1 >= f->spec.cutmsg; /* two lanes may count at the same time */
 		twice = draw(f) % 100 < f->spec.dup;
 	}
 	pthread_mutex_unlock(&f->lock);
@@ -420,7 +421,7 @@ static int queue_put(struct fault *f, struct lane *l, struct item *it, uint64_t 
 
 static int queue(struct fault *f, struct lane *l, const struct item *from, uint64_t *ticket, uint64_t deadline, struct ft_error *err)
 {
-	struct item *it = malloc(sizeof(*it) + (from->message ? from->len : 0));
+	struct item *it = FT_FAULT("fault/queue") ? NULL : malloc(sizeof(*it) + (from->message ? from->len : 0));
 	size_t at = 0;
 	int r;
 
@@ -814,7 +815,7 @@ static int start_pumps(struct fault *f)
 /* wrap - takes @inner over in any case. */
 static int wrap(struct tp_conn **out, struct tp_conn *inner, const struct spec *spec, uint64_t seed, struct ft_error *err)
 {
-	struct fault *f = calloc(1, sizeof(*f));
+	struct fault *f = FT_FAULT("fault/create") ? NULL : calloc(1, sizeof(*f));
 	char name[TP_NAME_MAX];
 	int r = 0;
 
@@ -828,7 +829,7 @@ static int wrap(struct tp_conn **out, struct tp_conn *inner, const struct spec *
 	f->inner = inner;
 	f->spec = *spec;
 	f->random = seed;
-	f->halt_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	f->halt_fd = FT_FAULT("fault/eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	pthread_mutex_init(&f->lock, NULL);
 	cond_init(&f->cond);
 	if (spec->has_stall && spec->stall_after == 0)
@@ -892,7 +893,7 @@ static const struct tp_listener_ops listener_ops = { .accept = fault_accept, .cl
 
 int fault_listen(struct tp_listener **out, const char *rest, const struct tp_params *p, struct ft_error *err)
 {
-	struct fault_listener *l = calloc(1, sizeof(*l));
+	struct fault_listener *l = FT_FAULT("fault/listener") ? NULL : calloc(1, sizeof(*l));
 	const char *uri;
 	int r;
 

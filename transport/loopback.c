@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "faultpoint.h"
 #include "thread.h"
 
 #define QUEUE_ITEMS 64u
@@ -132,7 +133,7 @@ static int await(struct loopback *s, uint64_t deadline, const char *what, struct
 
 static struct item *item_create(const struct iovec *iov, unsigned nr_iov, struct ft_error *err)
 {
-	struct item *it = calloc(1, sizeof(*it));
+	struct item *it = FT_FAULT("loopback/item") ? NULL : calloc(1, sizeof(*it));
 
 	if (!it) {
 		err_set(err, -ENOMEM, "no memory for an item of a queue");
@@ -151,7 +152,7 @@ static int item_own(struct item *it)
 {
 	size_t at = 0;
 
-	it->copy = malloc(it->len ? it->len : 1);
+	it->copy = FT_FAULT("loopback/copy") ? NULL : malloc(it->len ? it->len : 1);
 	if (!it->copy)
 		return -ENOMEM;
 	for (unsigned i = 0; i < it->nr_iov; i++) {
@@ -515,7 +516,7 @@ static void end_init(struct pair *p, unsigned i, uint32_t lanes, uint32_t credit
 	conn_init(&s->conn, &ops, lanes, "loopback", peer);
 	s->pair = p;
 	s->other = &p->end[1 - i];
-	s->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->news_fd = FT_FAULT("loopback/eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	for (uint32_t lane = 0; lane < lanes; lane++) {
 		s->other->in[lane].last = &s->other->in[lane].first;
 		s->other->in[lane].credits = credits_peer_gives;
@@ -526,7 +527,7 @@ static void end_init(struct pair *p, unsigned i, uint32_t lanes, uint32_t credit
 static struct pair *pair_create(const struct tp_params *from, const struct tp_params *at, const char *name)
 {
 	uint32_t lanes = from->lanes < at->lanes ? from->lanes : at->lanes;
-	struct pair *p = calloc(1, sizeof(*p));
+	struct pair *p = FT_FAULT("loopback/pair") ? NULL : calloc(1, sizeof(*p));
 
 	if (!p)
 		return NULL;
@@ -577,7 +578,7 @@ static int await_answer(const char *name, struct request *req, struct tp_conn **
 int loopback_connect(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
 		     struct ft_error *err)
 {
-	struct request req = { .params = *p, .answer_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	struct request req = { .params = *p, .answer_fd = FT_FAULT("loopback/connect") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	struct loopback_listener *l;
 	int r;
 
@@ -665,14 +666,14 @@ static const struct tp_listener_ops listener_ops = { .accept = loopback_accept, 
 
 int loopback_listen(struct tp_listener **out, const char *rest, const struct tp_params *p, struct ft_error *err)
 {
-	struct loopback_listener *l = calloc(1, sizeof(*l));
+	struct loopback_listener *l = FT_FAULT("loopback/listener") ? NULL : calloc(1, sizeof(*l));
 	int r = 0;
 
 	if (!l)
 		return err_set(err, -ENOMEM, "no memory");
 	l->base.ops = &listener_ops;
 	l->base.params = *p;
-	l->news_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	l->news_fd = FT_FAULT("loopback/listen-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	strncpy(l->name, rest, sizeof(l->name) - 1);
 	snprintf(l->base.address, sizeof(l->base.address), "loopback:%s", l->name);
 	pthread_mutex_lock(&registry_lock);

@@ -35,6 +35,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "faultpoint.h"
 #include "thread.h"
 
 #define PARTS_MAX (TCP_EXTENTS_MAX - 1 + TP_IOV_MAX) /* a batch with 256 parts is full, the last write may bring 64 to 255 */
@@ -279,7 +280,7 @@ static int train_push(struct tcp *s, struct lane *l, struct ft_error *err)
 
 	while (l->train_at < l->nr_train) {
 		struct msghdr m = { .msg_iov = l->train + l->train_at, .msg_iovlen = l->nr_train - l->train_at };
-		ssize_t n = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n = FT_FAULT("tcp/send") ? faultpoint_errno(EPIPE) : sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n >= 0) {
 			add(&s->bytes_sent, (uint64_t)n);
@@ -898,7 +899,7 @@ static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error 
 	r = fill_plan(s, l, iov, &nr, why);
 	if (r == 0) {
 		do
-			n = readv(l->fd, iov, (int)nr);
+			n = FT_FAULT("tcp/receive") ? faultpoint_errno(ECONNRESET) : readv(l->fd, iov, (int)nr);
 		while (n < 0 && errno == EINTR);
 		r = n < 0 ? -errno : 0;
 	}
@@ -991,7 +992,8 @@ static int gather_events(struct tcp *s, uint64_t deadline, struct ft_error *err)
 			lane_push_credit(s, &s->lane[i]);
 	}
 	show_news(s); /* else the level would end our own wait */
-	n = epoll_wait(s->epoll_fd, ev, TP_LANES_MAX + 2, has_news(s) ? 0 : deadline_poll_ms(deadline));
+	n = FT_FAULT("tcp/epoll-wait") ? faultpoint_errno(EINVAL)
+				       : epoll_wait(s->epoll_fd, ev, TP_LANES_MAX + 2, has_news(s) ? 0 : deadline_poll_ms(deadline));
 	if (n < 0)
 		return errno == EINTR ? 0 : err_sys(err, -errno, "epoll_wait");
 	for (int i = 0; i < n; i++) {
@@ -1216,11 +1218,11 @@ static int lane_init(struct tcp *s, struct lane *l)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.u32 = l->index };
 
-	l->credit_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	l->message = malloc(TP_MESSAGE_MAX);
+	l->credit_fd = FT_FAULT("tcp/credit-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	l->message = FT_FAULT("tcp/message") ? NULL : malloc(TP_MESSAGE_MAX);
 	if (!l->message)
 		return -ENOMEM;
-	if (l->credit_fd < 0 || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) != 0)
+	if (l->credit_fd < 0 || (FT_FAULT("tcp/lane-epoll") && faultpoint_errno(ENOSPC)) || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) != 0)
 		return -errno;
 	return 0;
 }
@@ -1236,10 +1238,10 @@ static int open_fds(struct tcp *s)
 {
 	int r;
 
-	s->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-	s->halt_tx_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->epoll_fd = FT_FAULT("tcp/epoll") ? faultpoint_errno(EMFILE) : epoll_create1(EPOLL_CLOEXEC);
+	s->halt_tx_fd = FT_FAULT("tcp/halt-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->halt_rx_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	s->ready_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->ready_fd = FT_FAULT("tcp/ready-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (s->epoll_fd < 0 || s->halt_tx_fd < 0 || s->halt_rx_fd < 0 || s->ready_fd < 0)
 		return -errno;
 	r = watch_event(s, s->halt_rx_fd, EV_HALT);
@@ -1248,7 +1250,7 @@ static int open_fds(struct tcp *s)
 
 int tcp_conn_create(struct tp_conn **out, const int *fds, const struct tcp_limits *limits, const char *peer, struct ft_error *err)
 {
-	struct tcp *s = calloc(1, sizeof(*s) + limits->lanes * sizeof(s->lane[0]));
+	struct tcp *s = FT_FAULT("tcp/create") ? NULL : calloc(1, sizeof(*s) + limits->lanes * sizeof(s->lane[0]));
 	int r;
 
 	*out = NULL;

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "faultpoint.h"
 #include "log.h"
 #include "thread.h"
 
@@ -96,7 +97,8 @@ static void ask(struct lookup *q, int flags)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV };
 
-	q->gai = getaddrinfo(q->name.host[0] ? q->name.host : NULL, q->name.port, &hints, &q->list);
+	q->gai = FT_FAULT("tcp/resolve") ? EAI_MEMORY
+					 : getaddrinfo(q->name.host[0] ? q->name.host : NULL, q->name.port, &hints, &q->list);
 	q->gai_errno = errno;
 }
 
@@ -115,7 +117,7 @@ static int ask_aside(struct lookup *q, uint64_t deadline, int cancel_fd, struct 
 	pthread_t t;
 	int r;
 
-	q->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	q->done_fd = FT_FAULT("tcp/lookup-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (q->done_fd < 0)
 		return err_sys(err, -errno, "eventfd");
 	atomic_fetch_add(&q->refs, 1);
@@ -134,7 +136,7 @@ static int ask_aside(struct lookup *q, uint64_t deadline, int cancel_fd, struct 
 static int resolve(struct addrinfo **list, const struct host_port *name, int flags, uint64_t deadline, int cancel_fd,
 		   struct ft_error *err)
 {
-	struct lookup *q = calloc(1, sizeof(*q));
+	struct lookup *q = FT_FAULT("tcp/lookup") ? NULL : calloc(1, sizeof(*q));
 	int r = 0;
 
 	if (!q)
@@ -204,7 +206,7 @@ static void preamble_fill(struct tcp_preamble *p, uint32_t lane, uint32_t lanes,
 /* 40 octets into the empty buffer of a new socket: all of them, or it is broken. */
 static int preamble_send(int fd, const struct tcp_preamble *p)
 {
-	ssize_t n = send(fd, p, sizeof(*p), MSG_NOSIGNAL | MSG_DONTWAIT);
+	ssize_t n = FT_FAULT("tcp/preamble") ? faultpoint_errno(EPIPE) : send(fd, p, sizeof(*p), MSG_NOSIGNAL | MSG_DONTWAIT);
 
 	return n == (ssize_t)sizeof(*p) ? 0 : n < 0 ? -errno : -EPIPE;
 }
@@ -221,14 +223,15 @@ struct attempt {
 
 static int connect_lane(int *out, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline, int cancel_fd)
 {
-	int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r = 0;
+	int fd = FT_FAULT("tcp/socket") ? faultpoint_errno(EMFILE) : socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int r = 0;
 	socklen_t len = sizeof(r);
 
 	if (fd < 0)
 		return -errno;
 	*out = fd;
 	tune(fd, p->keepalive_ms);
-	if (connect(fd, ai->ai_addr, ai->ai_addrlen) == 0)
+	if ((FT_FAULT("tcp/connect") ? faultpoint_errno(ENETUNREACH) : connect(fd, ai->ai_addr, ai->ai_addrlen)) == 0)
 		return 0;
 	if (errno != EINPROGRESS)
 		return -errno;
@@ -265,7 +268,7 @@ static int await_answer(struct attempt *a, uint32_t lane, uint64_t deadline, int
 	size_t got = 0;
 
 	while (got < sizeof(p)) {
-		ssize_t n = recv(a->fd[lane], (uint8_t *)&p + got, sizeof(p) - got, MSG_DONTWAIT);
+		ssize_t n = FT_FAULT("tcp/answer") ? faultpoint_errno(ECONNRESET) : recv(a->fd[lane], (uint8_t *)&p + got, sizeof(p) - got, MSG_DONTWAIT);
 		int r;
 
 		if (n > 0) {
@@ -324,8 +327,8 @@ static int try_address(struct tp_conn **out, const struct addrinfo *ai, const st
 	for (uint32_t i = 0; i < TP_LANES_MAX; i++)
 		a.fd[i] = -1;
 	print_address(a.peer, sizeof(a.peer), ai->ai_addr, ai->ai_addrlen);
-	if (getrandom(a.token, sizeof(a.token), 0) != (ssize_t)sizeof(a.token))
-		return err_sys(err, -errno, "getrandom");
+	if (FT_FAULT("tcp/token") || getrandom(a.token, sizeof(a.token), 0) != (ssize_t)sizeof(a.token))
+		return err_set(err, -EIO, "the kernel gave no random number for a connection");
 	r = open_lanes(&a, ai, p, deadline, cancel_fd, err);
 	if (r == 0) {
 		close_from(a.fd, a.limits.lanes, a.lanes);
@@ -396,14 +399,16 @@ struct tcp_listener {
 
 static int bind_one(int *out, const struct addrinfo *ai)
 {
-	int fd = socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), r;
+	int fd = FT_FAULT("tcp/listen-socket") ? faultpoint_errno(EMFILE)
+					   : socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int r;
 
 	if (fd < 0)
 		return -errno;
 	set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (ai->ai_family == AF_INET6)
 		set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-	if (bind(fd, ai->ai_addr, ai->ai_addrlen) == 0 && listen(fd, HALF_OPEN_MAX) == 0) {
+	if (!(FT_FAULT("tcp/bind") && faultpoint_errno(EADDRINUSE)) && bind(fd, ai->ai_addr, ai->ai_addrlen) == 0 && listen(fd, HALF_OPEN_MAX) == 0) {
 		*out = fd;
 		return 0;
 	}
@@ -436,7 +441,7 @@ static const struct tp_listener_ops listener_ops;
 static int listener_create(struct tp_listener **out, int fd, const struct tp_params *p, struct ft_error *err)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.ptr = NULL };
-	struct tcp_listener *l = calloc(1, sizeof(*l));
+	struct tcp_listener *l = FT_FAULT("tcp/listener") ? NULL : calloc(1, sizeof(*l));
 	struct sockaddr_storage sa;
 	socklen_t len = sizeof(sa);
 	int r;
@@ -446,7 +451,7 @@ static int listener_create(struct tp_listener **out, int fd, const struct tp_par
 	l->base.ops = &listener_ops;
 	l->base.params = *p;
 	l->fd = fd;
-	l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+	l->epoll_fd = FT_FAULT("tcp/listener-epoll") ? faultpoint_errno(EMFILE) : epoll_create1(EPOLL_CLOEXEC);
 	if (l->epoll_fd < 0 || epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0 ||
 	    getsockname(fd, (struct sockaddr *)&sa, &len) != 0) {
 		r = -errno;
@@ -500,7 +505,7 @@ static void half_drop(struct tcp_listener *l, struct half *h, const char *why)
 
 static void half_add(struct tcp_listener *l, int fd, const struct sockaddr *sa, socklen_t len)
 {
-	struct half *h = calloc(1, sizeof(*h)), **at = &l->first;
+	struct half *h = FT_FAULT("tcp/half") ? NULL : calloc(1, sizeof(*h)), **at = &l->first;
 	struct epoll_event ev = { .events = EPOLLIN, .data.ptr = h };
 
 	if (!h || epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
@@ -525,7 +530,7 @@ static int take_new(struct tcp_listener *l, struct ft_error *err)
 	for (unsigned i = 0; i < HALF_OPEN_MAX; i++) {
 		struct sockaddr_storage sa;
 		socklen_t len = sizeof(sa);
-		int fd = accept4(l->fd, (struct sockaddr *)&sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		int fd = FT_FAULT("tcp/accept") ? faultpoint_errno(EMFILE) : accept4(l->fd, (struct sockaddr *)&sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE) && l->first) {
 			half_drop(l, l->first, "no file descriptors are left");
@@ -586,7 +591,7 @@ static bool half_read(struct tcp_listener *l, struct half *h)
 		half_drop(l, h, "it left");
 		return false;
 	}
-	n = recv(h->fd, (uint8_t *)&h->pre + h->got, sizeof(h->pre) - h->got, MSG_DONTWAIT);
+	n = FT_FAULT("tcp/half-receive") ? faultpoint_errno(ECONNRESET) : recv(h->fd, (uint8_t *)&h->pre + h->got, sizeof(h->pre) - h->got, MSG_DONTWAIT);
 	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
 		half_drop(l, h, "it left");
 		return false;

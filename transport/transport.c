@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "faultpoint.h"
 #include "thread.h"
 #include "transport_ops.h"
 
@@ -25,7 +26,7 @@ int wait_fd(int fd, short events, int stop_fd, uint64_t deadline)
 	int n;
 
 	do {
-		n = poll(p, 2, deadline_poll_ms(deadline));
+		n = FT_FAULT("transport/poll") ? faultpoint_errno(ENOMEM) : poll(p, 2, deadline_poll_ms(deadline));
 		if (n < 0 && errno != EINTR)
 			return -errno;
 		if (n > 0 && p[1].revents)

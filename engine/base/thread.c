@@ -2,9 +2,11 @@
 /* thread.c - see thread.h. */
 #include "thread.h"
 
+#include <errno.h>
 #include <signal.h>
 
 #include "clock.h"
+#include "faultpoint.h"
 
 /* What a thread does to itself: blocked, these would end the process past the handlers of the embedding program (QEMU's for
  * SIGBUS, a sanitizer's for SIGSEGV). */
@@ -19,7 +21,7 @@ int thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void *ar
 	for (size_t i = 0; i < sizeof(faults) / sizeof(faults[0]); i++)
 		sigdelset(&all, faults[i]);
 	pthread_sigmask(SIG_SETMASK, &all, &old);
-	r = pthread_create(out, NULL, fn, arg);
+	r = FT_FAULT("thread/start") ? EAGAIN : pthread_create(out, NULL, fn, arg);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	if (r == 0)
 		pthread_setname_np(*out, name);

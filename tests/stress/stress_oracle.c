@@ -19,7 +19,7 @@
 /* What the wrapper does (transport/fault.c), and what must have come of it before the part is over. */
 static const struct fault_kind {
 	const char *spec;
-	bool loses;		 /* connections */
+	bool loses;              /* connections */
 	enum ft_counter counter; /* on the secondary is not 0; FT_COUNTER_COUNT: none */
 } fault_kinds[] = {
 	{ "delay=3", false, FT_COUNTER_COUNT },
@@ -59,7 +59,8 @@ static void draw_guest(struct rng *r, struct sim_config *c)
 
 static const char *draw_settings(struct rng *r, char *buf, size_t size)
 {
-	snprintf(buf, size, "lanes=%u,interval=%u,suspect=20000,pause-max=10000", (unsigned)rng_range(r, 1, 4), (unsigned)rng_range(r, 1, 3));
+	snprintf(buf, size, "lanes=%u,interval=%u,suspect=20000,pause-max=10000", (unsigned)rng_range(r, 1, 4),
+		 (unsigned)rng_range(r, 1, 3));
 	return buf;
 }
 
@@ -88,7 +89,8 @@ static void must_bite(void)
 	sim_lose_dirty(p.primary_sim, 20);
 	pair_wait_applied(&p, 200);
 	CHECK(sim_lost_dirty(p.primary_sim) > 0, "no dirty page was lost, so nothing was tried");
-	CHECK(atomic_load(&p.differs), "the oracle did not notice %" PRIu64 " lost dirty pages", sim_lost_dirty(p.primary_sim));
+	CHECK(atomic_load(&p.differs), "the oracle did not notice %" PRIu64 " lost dirty pages",
+	      sim_lost_dirty(p.primary_sim));
 	printf("bite: noticed: %s\n", p.difference.msg);
 	pair_close(&p);
 }
@@ -136,7 +138,8 @@ static void open_faulty(struct pair *p, struct rng *r, const struct fault_kind *
 	pair_options_init(&opt);
 	opt.compare = true;
 	/* what says nothing any more is to be noticed in time */
-	snprintf(settings, sizeof(settings), "heartbeat-misses=10,commit-timeout=1000,%s", draw_settings(r, drawn, sizeof(drawn)));
+	snprintf(settings, sizeof(settings), "heartbeat-misses=10,commit-timeout=1000,%s",
+		 draw_settings(r, drawn, sizeof(drawn)));
 	opt.primary = settings;
 	opt.secondary = "heartbeat-misses=10";
 	snprintf(spec, sizeof(spec), "%s,seed=%" PRIu64, kind->spec, rng_next(r) % 100000);
@@ -167,9 +170,10 @@ static void run_fault(struct rng *r, const struct fault_kind *kind, uint64_t epo
 	end_in_failover(&p);
 	pair_check_compared(&p);
 	ft_session_stats(p.secondary, &stats); /* a connection's duplicates are counted at its end */
-	printf("%s: %" PRIu64 " epochs are what the oracle says, %" PRIu64 " losses\n", kind->spec, (uint64_t)atomic_load(&p.compared), losses);
-	CHECK(kind->counter == FT_COUNTER_COUNT || stats.counter[kind->counter] > 0, "%s: %s is 0: the fault did not happen", kind->spec,
-	      ft_counter_name(kind->counter));
+	printf("%s: %" PRIu64 " epochs are what the oracle says, %" PRIu64 " losses\n", kind->spec,
+	       (uint64_t)atomic_load(&p.compared), losses);
+	CHECK(kind->counter == FT_COUNTER_COUNT || stats.counter[kind->counter] > 0,
+	      "%s: %s is 0: the fault did not happen", kind->spec, ft_counter_name(kind->counter));
 	CHECK(kind->loses || !losses, "%s: %" PRIu64 " connections were lost", kind->spec, losses);
 	pair_close(&p);
 }

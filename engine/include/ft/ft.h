@@ -300,8 +300,9 @@ FT_API FT_MUST int ft_session_set(struct ft_session *s, const char *name, const 
 /* ft_session_get - a setting as it is now, as text into @buf; -ENOENT. */
 FT_API FT_MUST int ft_session_get(struct ft_session *s, const char *name, char *buf, size_t size);
 
-/* ft_session_pause_guest, ft_session_resume_guest - primary: stop the guest at an epoch border and keep it
- * stopped, still protected; let it run again.  Blocks until done or @timeout_ms.  Not from a callback. */
+/* ft_session_pause_guest, ft_session_resume_guest - primary: stop the guest and keep it stopped, still protected: what it did
+ * up to then is committed; let it run again.  Blocks until it has stopped, or runs, or @timeout_ms.  The end of the session lets
+ * it run.  Not from a callback. */
 FT_API FT_MUST int ft_session_pause_guest(struct ft_session *s, uint32_t timeout_ms, struct ft_error *err);
 FT_API FT_MUST int ft_session_resume_guest(struct ft_session *s, uint32_t timeout_ms, struct ft_error *err);
 
