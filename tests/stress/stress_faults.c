@@ -10,7 +10,7 @@
  *  - every call came back within its bound, with a sentence if it failed; threads, descriptors and memory are all given back.
  *
  * stress_faults                  a choice of faults, for ctest
- * stress_faults --all            all: every hit of every name, until a run in which nothing failed
+ * stress_faults --all            some thousand: the first 16 hits of each name, then ever larger steps, until a run meets no fault
  * stress_faults --way WAY [--only NAME] --nth N [--persistent]    one run, as a failing one is told
  * stress_faults --way WAY --op OP --nth N [--persistent]          one run in which the VMM fails
  *
@@ -798,19 +798,27 @@ static void count(struct report out[WAY_COUNT])
 		CHECK(out[WAY_TCP].hits[i] + out[WAY_LOOPBACK].hits[i] > 0, "fault point %s is never hit", names[i]);
 }
 
-/* The hits of one name: all, until nothing failed; or 1, 4, 16 ... as far as there are as many. */
+/* All of the first, then ever larger steps: what is hit hundreds of times is the same place in the loop of the epochs. */
+static uint64_t next_hit(uint64_t nth, bool persistent, bool all)
+{
+	if (!all)
+		return nth * (persistent ? 16 : 4);
+	return nth + nth / (persistent ? 4 : 16) + 1;
+}
+
+/* The hits of one name, as many as there are; with @all also beyond, until nothing failed. */
 static void one_name(enum way way, const char *name, uint64_t hits, bool persistent, bool all)
 {
 	struct fault f = { .way = way, .only = name, .op = SIM_OP_COUNT, .persistent = persistent };
 
-	for (f.nth = 1; f.nth <= hits; f.nth = all ? f.nth + 1 : f.nth * (persistent ? 16 : 4))
+	for (f.nth = 1; f.nth <= hits; f.nth = next_hit(f.nth, persistent, all))
 		begin(&f);
 	if (!all)
 		return;
 	do { /* the order of things differs from run to run: until one meets no fault */
 		begin(&f);
 		wait_all();
-		f.nth++;
+		f.nth = next_hit(f.nth, persistent, all);
 	} while (board.last_injected);
 }
 
