@@ -212,6 +212,7 @@ int epoch_run(struct primary *p)
 	job->epoch = p->next_epoch;
 	job->cut_ns = t.start;
 	r = freeze(p, job, &batch, &cfg, &t, &err);
+	atomic_store(&p->s->epoch_running, job->epoch + 1); /* before the guest runs: a checkpoint asked for from now on means the next */
 	resumed = resume_guest(p, &resume_err);
 	t.resumed = now_ns();
 	batch_ship(p, &batch);
@@ -230,7 +231,6 @@ int epoch_run(struct primary *p)
 	p->paused_ns = t.start;
 	p->resumed_ns = t.resumed;
 	p->next_epoch++;
-	atomic_store(&p->s->epoch_running, p->next_epoch);
 	return 0;
 }
 

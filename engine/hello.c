@@ -135,6 +135,27 @@ static int fit_dirty(struct primary *p, struct ft_error *err)
 	return 0;
 }
 
+/* From here on stop and primary_regions_changed() end the attempt. */
+static int show_link(struct primary *p, struct link *l, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	p->hello = l;
+	if (s->stopping)
+		r = err_set(err, -ECANCELED, "stopped");
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+static void hide_link(struct primary *p)
+{
+	pthread_mutex_lock(&p->s->lock);
+	p->hello = NULL;
+	pthread_mutex_unlock(&p->s->lock);
+}
+
 /* From here on primary_regions_changed() ends the connection.  A change before that is seen here: the hello told the old table. */
 static int take_link(struct primary *p, struct link *l, struct ft_error *err)
 {
@@ -142,6 +163,7 @@ static int take_link(struct primary *p, struct link *l, struct ft_error *err)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->hello = NULL;
 	if (p->regions_used != p->regions_wanted) {
 		r = err_set(err, -ESTALE, "the machine's regions changed during hello");
 	} else {
@@ -172,6 +194,8 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	use_regions(p);
 	r = link_create(&l, conn, s->recording, err);
 	if (!r)
+		r = show_link(p, l, err);
+	if (!r)
 		r = fit_dirty(p, err);
 	if (!r)
 		r = send_hello(p, l, &cfg, deadline, err);
@@ -182,6 +206,7 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	if (!r)
 		r = take_link(p, l, err);
 	if (r) {
+		hide_link(p);
 		link_destroy(l);
 		leave_regions(p);
 		err_prefix(err, "secondary %s", s->peer_uri);

@@ -70,6 +70,7 @@ struct primary {
 	struct slab_plan *plan; /* ship thread only */
 
 	/* guarded by s->lock */
+	struct link *hello;	    /* a connection that is not agreed upon yet: stop and new regions cancel it */
 	bool lost;		    /* the connection is over */
 	struct ft_error loss_error; /* its first cause */
 	uint64_t acked, applied, sent; /* epochs of this connection */

@@ -41,6 +41,12 @@
 #define RUN_S 90u	     /* a run is stuck */
 #define JOBS 8u		     /* runs at a time: they wait for most of theirs */
 
+#ifdef FT_FAULT_POINTS
+#define HAVE_POINTS true
+#else
+#define HAVE_POINTS false /* release: the VMM fails, the library cannot be made to */
+#endif
+
 enum way { WAY_TCP, WAY_LOOPBACK, WAY_COUNT };
 static const char *const way_names[WAY_COUNT] = { "tcp", "loopback" };
 
@@ -794,7 +800,7 @@ static void count(struct report out[WAY_COUNT])
 		out[way] = *j->report;
 		CHECK(board.nr_failed == 0 && out[way].promoted, "the scenario fails without a fault");
 	}
-	for (size_t i = 0; names[i]; i++)
+	for (size_t i = 0; names[i] && HAVE_POINTS; i++)
 		CHECK(out[WAY_TCP].hits[i] + out[WAY_LOOPBACK].hits[i] > 0, "fault point %s is never hit", names[i]);
 }
 
@@ -867,12 +873,13 @@ static int many(bool all)
 	open_board();
 	count(counted);
 	ops(all);
-	points(counted, all);
+	if (HAVE_POINTS)
+		points(counted, all);
 	wait_all();
 	printf("%u runs in %" PRIu64 " s, %u of them with a fault, %u failed; %u of %u with one fault went on to a failover that was done\n",
 	       board.nr_runs, (now_ns() - begun) / NS_PER_S, board.nr_injected, board.nr_failed, board.nr_promoted, board.nr_once);
-	CHECK(board.nr_injected > 100, "hardly anything failed");
-	CHECK(board.nr_failed || board.nr_promoted * 2 > board.nr_once, "too few runs came as far as a failover");
+	CHECK(!HAVE_POINTS || board.nr_injected > 100, "hardly anything failed");
+	CHECK(!HAVE_POINTS || board.nr_failed || board.nr_promoted * 2 > board.nr_once, "too few runs came as far as a failover");
 	return board.nr_failed ? 1 : 0;
 }
 
