@@ -443,6 +443,25 @@ static void checkpoint_while_held(void)
 	raw_vm_close(&secondary);
 }
 
+/* A guest that is always near the cap runs for a quarter of the interval all the same. */
+static void near_cap_the_guest_runs(void)
+{
+	struct raw_vm primary, secondary;
+	unsigned pauses;
+
+	raw_vm_secondary(&secondary, NULL);
+	raw_vm_primary(&primary, secondary.address, "interval=200");
+	pair_wait(primary.session, STATE(PROTECTED));
+	atomic_store(&primary.estimate, UINT32_MAX);
+	sleep_ms(100);
+	pauses = atomic_load(&primary.pauses);
+	sleep_ms(1000);
+	pauses = atomic_load(&primary.pauses) - pauses;
+	CHECK(pauses >= 8 && pauses <= 30, "%u pauses in 1 s, at an interval of 200 ms of which the guest has at least 50", pauses);
+	raw_vm_close(&primary);
+	raw_vm_close(&secondary);
+}
+
 static void octets_are_counted(void)
 {
 	struct raw_vm primary, secondary;
@@ -488,6 +507,7 @@ static const struct scenario {
 	{ "stop-beside-mute", stop_beside_mute },
 	{ "bye-is-last", bye_is_last },
 	{ "checkpoint-while-held", checkpoint_while_held },
+	{ "near-cap-the-guest-runs", near_cap_the_guest_runs },
 	{ "octets-are-counted", octets_are_counted },
 };
 
