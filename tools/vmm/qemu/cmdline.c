@@ -79,18 +79,12 @@ static bool in_list(const struct strv *s, const char *str)
 	return false;
 }
 
-/* Does @name match one of @patterns ("vfio-*" or a whole name)?  Returns the pattern's index or -1. */
-static int match(const char *name, const char *const *patterns)
+/* @pattern is a whole name, or begins one: "vfio-*". */
+static bool matches(const char *name, const char *pattern)
 {
-	int i;
+	size_t n = strlen(pattern);
 
-	for (i = 0; patterns[i]; i++) {
-		size_t n = strlen(patterns[i]);
-
-		if (patterns[i][n - 1] == '*' ? !strncmp(name, patterns[i], n - 1) : !strcmp(name, patterns[i]))
-			return i;
-	}
-	return -1;
+	return pattern[n - 1] == '*' ? !strncmp(name, pattern, n - 1) : !strcmp(name, pattern);
 }
 
 /* ---- character devices -------------------------------------------------------------------------- */
@@ -159,10 +153,14 @@ static int check_destination(const char *backend, const struct opts *o, struct f
 /* Left to QEMU: nothing of it leaves the host. */
 static bool goes_nowhere(const char *backend)
 {
-	static const char *const nowhere[] = { "null",    "none",    "vc",       "ringbuf", "memory",
-					       "testdev", "msmouse", "wctablet", NULL };
+	static const char *const nowhere[] = { "null",   "none",    "vc",      "ringbuf",
+					       "memory", "testdev", "msmouse", "wctablet" };
+	size_t i;
 
-	return match(backend, nowhere) >= 0;
+	for (i = 0; i < sizeof(nowhere) / sizeof(nowhere[0]); i++)
+		if (!strcmp(backend, nowhere[i]))
+			return true;
+	return false;
 }
 
 int cmdline_destination(const char *spec, char **out, struct ft_error *err)
@@ -412,39 +410,79 @@ static int on_numa(struct walk *w, const char *name, const char *arg, const char
 	return rc ? rc : pass(w, name, arg, NULL);
 }
 
+#define BEHIND_BACK "it writes guest memory past QEMU, which is not seen"
+#define ENCRYPTED "encrypted guests cannot be read, hence not be replicated"
+#define PLUGGED_IN "memory that is plugged in later cannot be protected; drop it"
+#define OF_HOST "a device of the host cannot move to the standby; drop it"
+#define DISK_OF_HOST "a disk of the host cannot move to the standby; use an emulated disk"
+
+/* By the first match. */
+struct reason {
+	const char *pattern, *why;
+};
+
+static const struct reason refused_objects[] = {
+	{ "memory-backend-*",
+	  "ftqemu supplies the guest's memory itself, or its replica would miss pages; drop the memory backend" },
+	{ "sev-guest", ENCRYPTED },
+	{ "tdx-guest", ENCRYPTED },
+	{ "s390-pv-guest", ENCRYPTED },
+	{ "colo-compare", "COLO of QEMU and ftqemu exclude each other" },
+	{ "filter-*", "network filters keep state that is not replicated" },
+	{ "vfio-*", BEHIND_BACK },
+	{ "vhost-*", BEHIND_BACK },
+	{ "cryptodev-vhost*", BEHIND_BACK },
+	{ "x-*", "its state is not replicated" },
+};
+
+static const struct reason refused_devices[] = {
+	{ "vfio-*", "a device of the host writes guest memory past QEMU, which is not seen; use an emulated device" },
+	{ "x-vfio-*", "a device of the host writes guest memory past QEMU, which is not seen; use an emulated device" },
+	{ "pvrdma", "a device of the host writes guest memory past QEMU, which is not seen; drop it" },
+	{ "vhost-*", "another process or the kernel writes guest memory past QEMU, which is not seen; use the device "
+		     "without vhost" },
+	{ "ivshmem-*", "memory shared with others is not seen; drop it" },
+	{ "virtio-balloon*",
+	  "pages that the balloon gives back change without being seen; drop it, and free page reporting with it" },
+	{ "virtio-mem*", PLUGGED_IN },
+	{ "pc-dimm", "memory beside the machine's own is not replicated; give it all with -m" },
+	{ "nvdimm", "memory of an NVDIMM is not replicated; drop it" },
+	{ "virtio-pmem*", "its memory is not replicated; drop it" },
+	{ "virtio-9p*", "files of the host are written unheld and its state cannot move; drop it" },
+	{ "tpm-*", "state of a TPM is outside of QEMU and not replicated; drop it" },
+	{ "x-pci-proxy-dev", "its state is in another process; drop it" },
+	{ "scsi-block", DISK_OF_HOST },
+	{ "scsi-generic", DISK_OF_HOST },
+	{ "usb-host", OF_HOST },
+	{ "usb-redir", OF_HOST },
+	{ "u2f-passthru", OF_HOST },
+	{ "ccid-card-passthru", OF_HOST },
+};
+
+static const char *find_reason(const struct reason *list, size_t n, const char *name)
+{
+	for (size_t i = 0; name && i < n; i++)
+		if (matches(name, list[i].pattern))
+			return list[i].why;
+	return NULL;
+}
+
 static int on_object(struct walk *w, const char *name, const char *arg, const char *why)
 {
-	static const char *const refused[] = { "memory-backend-*", "sev-guest",        "tdx-guest", "s390-pv-guest",
-					       "colo-compare",     "filter-*",         "x-*",       "vfio-*",
-					       "vhost-*",          "cryptodev-vhost*", NULL };
-	static const char *const reasons[] = {
-		"ftqemu supplies the guest's memory itself, or its replica would miss pages; drop the memory backend",
-		"encrypted guests cannot be read, hence not be replicated",
-		"encrypted guests cannot be read, hence not be replicated",
-		"encrypted guests cannot be read, hence not be replicated",
-		"COLO of QEMU and ftqemu exclude each other",
-		"network filters keep state that is not replicated",
-		"its state is not replicated",
-		"it writes guest memory past QEMU, which is not seen",
-		"it writes guest memory past QEMU, which is not seen",
-		"it writes guest memory past QEMU, which is not seen"
-	};
 	struct opts o;
 	const char *type;
-	int rc, i;
+	int rc;
 
-	(void)why;
 	rc = opts_parse(&o, arg, "qom-type", w->err);
 	if (rc)
 		return rc;
 	type = opts_get(&o, "qom-type");
-	i = type ? match(type, refused) : -1;
+	why = find_reason(refused_objects, sizeof(refused_objects) / sizeof(refused_objects[0]), type);
 	if (!type)
 		rc = fail(w->err, -EINVAL, "-object %.100s: without a type", arg);
-	else if (i == 0 && w->req->running)
-		rc = 0; /* judged by what QEMU says about it */
-	else if (i >= 0)
-		rc = refuse(w, name, arg, reasons[i]);
+	else if (why &&
+		 !(w->req->running && !strncmp(type, "memory-backend-", 15))) /* judged by what QEMU says about it */
+		rc = refuse(w, name, arg, why);
 	opts_free(&o);
 	return rc ? rc : pass(w, name, arg, NULL);
 }
@@ -575,48 +613,19 @@ static int on_name(struct walk *w, const char *name, const char *arg, const char
 
 static int on_device(struct walk *w, const char *name, const char *arg, const char *why)
 {
-	static const char *const refused[] = {
-		"vfio-*",          "vhost-*",    "virtio-balloon*",    "virtio-mem*", "virtio-pmem*",
-		"pc-dimm",         "nvdimm",     "ivshmem-*",          "usb-host",    "x-vfio-*",
-		"x-pci-proxy-dev", "scsi-block", "scsi-generic",       "virtio-9p*",  "pvrdma",
-		"u2f-passthru",    "tpm-*",      "ccid-card-passthru", "usb-redir",   NULL
-	};
-	static const char *const reasons[] = {
-		"a device of the host writes guest memory past QEMU, which is not seen; use an emulated device",
-		"another process or the kernel writes guest memory past QEMU, which is not seen; use the device "
-		"without vhost",
-		"pages that the balloon gives back change without being seen; drop it, and free page reporting with it",
-		"memory that is plugged in later cannot be protected; drop it",
-		"its memory is not replicated; drop it",
-		"memory beside the machine's own is not replicated; give it all with -m",
-		"memory of an NVDIMM is not replicated; drop it",
-		"memory shared with others is not seen; drop it",
-		"a device of the host cannot move to the standby; drop it",
-		"a device of the host writes guest memory past QEMU; drop it",
-		"its state is in another process; drop it",
-		"a disk of the host cannot move to the standby; use an emulated disk",
-		"a disk of the host cannot move to the standby; use an emulated disk",
-		"files of the host are written unheld and its state cannot move; drop it",
-		"a device of the host writes guest memory past QEMU; drop it",
-		"a device of the host cannot move to the standby; drop it",
-		"state of a TPM is outside of QEMU and not replicated; drop it",
-		"a device of the host cannot move to the standby; drop it",
-		"a device of the host cannot move to the standby; drop it"
-	};
 	struct opts o;
 	const char *driver;
-	int rc, i;
+	int rc;
 
-	(void)why;
 	rc = opts_parse(&o, arg, "driver", w->err);
 	if (rc)
 		return rc;
 	driver = opts_get(&o, "driver");
-	i = driver ? match(driver, refused) : -1;
+	why = find_reason(refused_devices, sizeof(refused_devices) / sizeof(refused_devices[0]), driver);
 	if (!driver)
 		rc = fail(w->err, -EINVAL, "-device %.100s: without a driver", arg);
-	else if (i >= 0)
-		rc = refuse(w, name, arg, reasons[i]);
+	else if (why)
+		rc = refuse(w, name, arg, why);
 	opts_free(&o);
 	return rc ? rc : pass(w, name, arg, NULL);
 }
