@@ -214,6 +214,7 @@ int epoch_run(struct primary *p)
 	job->epoch = p->next_epoch;
 	job->cut_ns = t.start;
 	r = freeze(p, job, &batch, &cfg, &t, &err);
+	atomic_store(&p->s->epoch_running, job->epoch + 1); /* before the guest runs: a checkpoint asked for from now on means the next */
 	resumed = resume_guest(p, &resume_err);
 	t.resumed = now_ns();
 	batch_ship(p, &batch);
@@ -242,13 +243,20 @@ static bool near_cap(struct primary *p)
 {
 	uint64_t room = (uint64_t)queue_length(&p->free_slabs) * SLAB_PAGES;
 
-	return p->s->ops.estimate_dirty(p->s->user) * 100 >= room * CAP_PERCENT;
+	uint64_t pages = p->s->ops.estimate_dirty(p->s->user);
+
+	return pages && pages >= room * CAP_PERCENT / 100;
+}
+
+/* The guest runs at least until then: a cut at the cap is no reason to let it stand all the time. */
+static uint64_t least_run(const struct primary *p, const struct ft_config *cfg)
+{
+	return p->resumed_ns + cfg->interval_ms * NS_PER_MS / 4;
 }
 
 static uint64_t due(struct primary *p, const struct ft_config *cfg)
 {
-	uint64_t interval = cfg->interval_ms * NS_PER_MS;
-	uint64_t at = p->paused_ns + interval, least = p->resumed_ns + interval / 4;
+	uint64_t at = p->paused_ns + cfg->interval_ms * NS_PER_MS, least = least_run(p, cfg);
 
 	return at > least ? at : least;
 }
@@ -288,12 +296,16 @@ int epoch_wait(struct primary *p, bool *cut)
 			break;
 		}
 		if (cfg.at_cap == FT_AT_CAP_CUT && s->ops.estimate_dirty && !p->held && job_free_locked(p)) {
-			uint64_t look = now_ns() + cfg.interval_ms * NS_PER_MS / 8;
-			bool near;
+			uint64_t now = now_ns(), look = now + cfg.interval_ms * NS_PER_MS / 8;
+			bool near = false;
 
-			pthread_mutex_unlock(&s->lock);
-			near = near_cap(p);
-			pthread_mutex_lock(&s->lock);
+			if (now < least_run(p, &cfg)) {
+				look = least_run(p, &cfg);
+			} else {
+				pthread_mutex_unlock(&s->lock);
+				near = near_cap(p);
+				pthread_mutex_lock(&s->lock);
+			}
 			if (near) {
 				stats_count(&s->stats, FT_COUNTER_CAP_CUTS, 1);
 				break;

@@ -16,6 +16,7 @@
 #include "thread.h"
 
 #define SUSPECT_RETRY_MS 50 /* a secondary that is still there is found again before output was held for long */
+#define OVERSLEPT_MS 250    /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
 #define BYE_MS 200	    /* how long an orderly end may wait for room in the socket */
 
 /* ---- the end of a connection ---- */
@@ -328,6 +329,20 @@ static uint64_t attempt_deadline(struct primary *p, const struct ft_config *cfg)
 	return deadline;
 }
 
+/* Is it time to go on alone?  One who comes much too late to this question was stopped himself, and the standby may have been promoted
+ * meanwhile: he gets the time once more, to ask. */
+static bool suspect_over(struct primary *p, const struct ft_config *cfg)
+{
+	uint64_t now = now_ns();
+
+	if (cfg->on_loss != FT_ON_LOSS_CONTINUE || now < p->suspect_until_ns)
+		return false;
+	if (now < p->suspect_until_ns + OVERSLEPT_MS * NS_PER_MS)
+		return true;
+	p->suspect_until_ns = deadline_in_ms(cfg->suspect_ms);
+	return false;
+}
+
 static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 {
 	struct ft_session *s = p->s;
@@ -339,7 +354,7 @@ static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 	snprintf(reason, sizeof(reason), "%s%s%s", p->loss, *p->loss ? "; tried again: " : "", why->msg);
 	reason[FT_ERROR_MAX - 1] = '\0';
 	if (session_state(s) == FT_STATE_SUSPECT) {
-		if (cfg.on_loss == FT_ON_LOSS_CONTINUE && now_ns() >= p->suspect_until_ns) {
+		if (suspect_over(p, &cfg)) {
 			change(p, EV_SUSPECT_OVER, reason);
 			stop_tracking(p);
 		} else {

@@ -5,11 +5,13 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include "check.h"
 #include "clock.h"
 #include "pair.h"
+#include "proc.h"
 #include "raw.h"
 
 static void sleep_ms(unsigned ms)
@@ -237,6 +239,58 @@ static void late_ack_is_noticed(void)
 	tp_listener_close(l);
 }
 
+/* ---- a primary that was stopped while it suspected ---- */
+
+static void child_is(struct proc *child, struct sim_client *client, const char *state)
+{
+	uint64_t deadline = deadline_in_ms(WAIT_MS);
+	char answer[512];
+
+	for (;; sleep_ms(2)) {
+		proc_ask(child, "status", "status", answer, sizeof(answer));
+		proc_drain(child, client);
+		if (strncmp(answer, state, strlen(state)) == 0)
+			return;
+		CHECK(now_ns() < deadline && strncmp(answer, "alone", 5) != 0, "waited for %s, it is %s", state, answer);
+	}
+}
+
+/* It wakes when its time is over.  The standby was promoted meanwhile: it must ask before it goes on alone. */
+static void stopped_in_suspect(void)
+{
+	struct sim_client *client;
+	struct ft_failover_result res;
+	struct ft_error err = { 0 };
+	struct pair_options opt;
+	struct proc child;
+	struct pair p;
+	char rest[64];
+
+	pair_options_init(&opt);
+	opt.use_proxy = true;
+	pair_open_sims(&p, &opt);
+	pair_start_secondary(&p);
+	CHECK(sim_client_create(&client) == 0, "no memory");
+	proc_start(&child, "primary", p.address, "suspect=700,connect-timeout=500");
+	proc_expect(&child, "ready", rest, sizeof(rest));
+	pair_wait(p.secondary, STATE(STANDBY));
+	sleep_ms(100);
+	proxy_set_mode(p.proxy, PROXY_REFUSE);
+	child_is(&child, client, "suspect");
+	proc_signal(&child, SIGSTOP);
+	proxy_set_mode(p.proxy, PROXY_PASS);
+	pair_wait(p.secondary, STATE(STANDBY_SUSPECT));
+	CHECK_OK(ft_session_failover(p.secondary, 0, &res, &err), err);
+	sleep_ms(1500);
+	proc_signal(&child, SIGCONT);
+	child_is(&child, client, "fenced");
+	proc_drain(&child, client);
+	CHECK_OK(sim_check_promise(client, p.secondary_sim, &err), err);
+	proc_end(&child);
+	pair_close(&p);
+	sim_client_destroy(client);
+}
+
 /* ---- lanes ---- */
 
 static void many_lanes(void)
@@ -389,6 +443,25 @@ static void checkpoint_while_held(void)
 	raw_vm_close(&secondary);
 }
 
+/* A guest that is always near the cap runs for a quarter of the interval all the same. */
+static void near_cap_the_guest_runs(void)
+{
+	struct raw_vm primary, secondary;
+	unsigned pauses;
+
+	raw_vm_secondary(&secondary, NULL);
+	raw_vm_primary(&primary, secondary.address, "interval=200");
+	pair_wait(primary.session, STATE(PROTECTED));
+	atomic_store(&primary.estimate, UINT32_MAX);
+	sleep_ms(100);
+	pauses = atomic_load(&primary.pauses);
+	sleep_ms(1000);
+	pauses = atomic_load(&primary.pauses) - pauses;
+	CHECK(pauses >= 8 && pauses <= 30, "%u pauses in 1 s, at an interval of 200 ms of which the guest has at least 50", pauses);
+	raw_vm_close(&primary);
+	raw_vm_close(&secondary);
+}
+
 static void octets_are_counted(void)
 {
 	struct raw_vm primary, secondary;
@@ -428,11 +501,13 @@ static const struct scenario {
 	{ "primary-rests", primary_rests },
 	{ "first-apply-is-long", first_apply_is_long },
 	{ "late-ack-is-noticed", late_ack_is_noticed },
+	{ "stopped-in-suspect", stopped_in_suspect },
 	{ "many-lanes", many_lanes },
 	{ "regions-in-greeting", regions_in_greeting },
 	{ "stop-beside-mute", stop_beside_mute },
 	{ "bye-is-last", bye_is_last },
 	{ "checkpoint-while-held", checkpoint_while_held },
+	{ "near-cap-the-guest-runs", near_cap_the_guest_runs },
 	{ "octets-are-counted", octets_are_counted },
 };
 
@@ -447,7 +522,10 @@ static bool is_wanted(const char *name, int argc, char **argv)
 int main(int argc, char **argv)
 {
 	unsigned ran = 0;
+	int status;
 
+	if (proc_main(argc, argv, &status))
+		return status;
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
 		uint64_t begun = now_ns();

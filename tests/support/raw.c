@@ -249,6 +249,13 @@ static int collect_dirty(void *user, struct ft_dirty *dirty, struct ft_error *er
 	return ft_dirty_add(dirty, 0, 1, 1);
 }
 
+static uint64_t estimate_dirty(void *user)
+{
+	struct raw_vm *vm = user;
+
+	return atomic_load(&vm->estimate);
+}
+
 static int stop(void *user, struct ft_error *err)
 {
 	struct raw_vm *vm = user;
@@ -314,6 +321,7 @@ static const struct ft_vmm_ops vm_ops = {
 	.struct_size = sizeof(vm_ops),
 	.track_start = nothing,
 	.collect_dirty = collect_dirty,
+	.estimate_dirty = estimate_dirty,
 	.pause = stop,
 	.save_state = save_state,
 	.resume = resume,

@@ -59,6 +59,7 @@ struct raw_vm {
 	atomic_uint_fast64_t released; /* the newest epoch, UINT64_MAX: all */
 	atomic_uint identity_delay_ms;
 	atomic_uint identity_checks;
+	atomic_uint_fast64_t estimate; /* what estimate_dirty says */
 };
 void raw_vm_secondary(struct raw_vm *vm, const char *settings);
 void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings);
