@@ -17,6 +17,7 @@
 
 #define SUSPECT_RETRY_MS 50 /* a secondary that is still there is found again before output was held for long */
 #define OVERSLEPT_MS 250    /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
+#define PACE_MS 50	    /* first wait before a full sync after one that was lost at its end */
 #define BYE_MS 200	    /* how long an orderly end may wait for room in the socket */
 
 /* ---- the end of a connection ---- */
@@ -300,16 +301,20 @@ static void idle(struct primary *p, uint64_t deadline)
 	serve_hold(p);
 }
 
-/* But a secondary that fails right after each full sync is not asked for the next one at once; half of the time in SUSPECT is left to ask. */
+/* But a connection that is lost right after its full sync, again and again, must not become a loop of full syncs: each time that one
+ * did not live longer than the last wait, the next one waits twice as long, up to "reconnect". */
 static void pace(struct primary *p, const struct ft_config *cfg)
 {
-	uint64_t until = p->connected_ns + cfg->reconnect_ms * NS_PER_MS;
-	uint64_t latest = p->suspect_until_ns - cfg->suspect_ms * NS_PER_MS / 2;
+	uint64_t lived_ms = (now_ns() - p->connected_ns) / NS_PER_MS;
 
-	if (cfg->on_loss == FT_ON_LOSS_CONTINUE && until > latest)
-		until = latest;
-	if (now_ns() < until)
-		idle(p, until);
+	if (lived_ms > PACE_MS + p->pace_ms) {
+		p->pace_ms = 0;
+		return;
+	}
+	p->pace_ms = p->pace_ms ? 2 * p->pace_ms : PACE_MS;
+	if (p->pace_ms > cfg->reconnect_ms && cfg->reconnect_ms)
+		p->pace_ms = cfg->reconnect_ms;
+	idle(p, deadline_in_ms(p->pace_ms));
 }
 
 static void after_loss(struct primary *p)
