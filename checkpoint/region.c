@@ -2,7 +2,8 @@
 /* region.c - see region.h.
  * A table is made whole and never changed, so its functions are pure and any thread may call them.  What must hold:
  * regions ascend by first_page, each starts on a multiple of 64, none reaches into the next, and an index once
- * given stays what it was: removing leaves a hole in the page space, adding goes to the end. */
+ * given stays what it was.  The page space has no holes but for the rounding: where a region lies depends on those that are
+ * there, not on those that were, or no standby made afresh would ever match a machine that lost one. */
 #include "region.h"
 
 #include <assert.h>
@@ -132,6 +133,12 @@ struct region_table *region_table_without(const struct region_table *old, uint32
 		return NULL;
 	t->region[index].base = NULL;
 	t->total_bytes -= t->region[index].len_bytes;
+	t->region[index].nr_pages = t->region[index].len_bytes = 0;
+	t->nr_pages = 0;
+	for (uint32_t i = 0; i < t->count; i++) {
+		t->region[i].first_page = t->nr_pages;
+		t->nr_pages += round_up_64(t->region[i].nr_pages);
+	}
 	return t;
 }
 

@@ -10,7 +10,7 @@
 
 struct region {
 	char name[FT_NAME_MAX];
-	uint8_t *base;	     /* host address; NULL: removed (its index and page space stay taken) */
+	uint8_t *base;	     /* host address; NULL: removed (its index stays taken) */
 	uint64_t len_bytes;
 	uint64_t first_page; /* multiple of 64 */
 	uint64_t nr_pages;
@@ -27,7 +27,7 @@ struct region_table *region_table_empty(void); /* NULL: no memory */
 /* region_table_add - a new table that is @old and one more; the index of the new one is old->count.
  * NULL with the sentence: name taken or too long, unaligned, empty, overlap in memory, too many. */
 struct region_table *region_table_add(const struct region_table *old, const char *name, void *base, uint64_t len, struct ft_error *err);
-/* region_table_without - a new table in which @index is removed. */
+/* region_table_without - a new table in which @index is removed; those behind it move up in the page space. */
 struct region_table *region_table_without(const struct region_table *old, uint32_t index, struct ft_error *err);
 void region_table_free(struct region_table *t);
 

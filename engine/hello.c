@@ -143,6 +143,8 @@ static int publish_link(struct primary *p, struct link *l, struct ft_error *err)
 
 static int fit_dirty(struct primary *p, struct ft_error *err)
 {
+	if (!p->regions->nr_pages)
+		return err_set(err, -EINVAL, "the machine has no memory: a region is needed");
 	if (p->dirty && bitmap_pages(p->dirty) == p->regions->nr_pages)
 		return 0;
 	bitmap_destroy(p->dirty);

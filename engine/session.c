@@ -247,6 +247,8 @@ int ft_session_open(struct ft_session **out, const struct ft_config *cfg, const 
 	int r;
 
 	*out = NULL;
+	if (!cfg || !ops)
+		return err_set(err, -EINVAL, "a session needs a configuration and the ops of a VMM");
 	s = FT_FAULT("session/create") ? NULL : calloc(1, sizeof(*s));
 	if (!s)
 		return err_set(err, -ENOMEM, "no memory for a session");
@@ -355,21 +357,24 @@ int ft_session_start(struct ft_session *s, struct ft_error *err)
 	int r;
 
 	pthread_mutex_lock(&s->lock);
-	again = s->started || s->stopped;
-	s->started = true;
+	again = s->started || s->stopped || s->stopping;
+	if (!again)
+		s->started = s->starting = true;
 	pthread_mutex_unlock(&s->lock);
 	if (again)
-		return err_set(err, -EALREADY, "the session was started before");
+		return err_set(err, -EALREADY, "the session was started or stopped before");
 	if (s->regions->total_bytes == 0)
 		r = err_set(err, -EINVAL, "the machine has no memory: add a region before the start");
 	else
 		r = s->role == FT_ROLE_PRIMARY ? primary_start(s, err) : secondary_start(s, err);
+	pthread_mutex_lock(&s->lock);
+	s->starting = false;
 	if (r) {
-		pthread_mutex_lock(&s->lock);
 		s->started = false;
 		s->stopped = true; /* half made: it can only be closed */
-		pthread_mutex_unlock(&s->lock);
 	}
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
 	return r;
 }
 
@@ -378,6 +383,8 @@ void ft_session_stop(struct ft_session *s)
 	bool first;
 
 	pthread_mutex_lock(&s->lock);
+	while (s->starting)
+		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
 	first = s->started && !s->stopping;
 	s->stopping = true;
 	pthread_cond_broadcast(&s->cond);

@@ -38,7 +38,7 @@ struct ft_session {
 	char reason[FT_ERROR_MAX];
 	char peer[128];
 	uint64_t generation;
-	bool started, stopping, stopped;
+	bool starting, started, stopping, stopped;
 	bool image_stale; /* secondary: ACT_MARK_STALE */
 
 	/* written by one thread each, read by any (relaxed: figures for status) */

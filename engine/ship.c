@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <stdlib.h>
 
 #include "clock.h"
 #include "digest.h"
@@ -19,6 +20,7 @@
 #include "thread.h"
 
 #define WRITE_PAGES_MAX (TP_WRITE_MAX / FT_PAGE_SIZE)
+#define PIECE_PAGES 256u
 #define APPLY_NS_PER_PAGE 50000 /* added to commit-timeout for applied: page faults cost 12 to 17 us on nested machines */
 
 /* What ft-ship has sent of the epoch under way. */
@@ -106,32 +108,48 @@ static int tell_runs(struct primary *p, uint32_t type, uint32_t lane, uint64_t e
 	return link_end(p->link, lane, create_runs(buf, type, epoch, seq, run, count, digest), send_deadline(p), err);
 }
 
-static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *slab, struct ft_error *err)
+static void count_plan(struct primary *p, struct shipment *sh)
 {
 	const struct slab_plan *plan = p->plan;
-	uint32_t lane = lane_of(p, slab);
-	uint64_t ticket = 0;
-	int r = begin_epoch(p, sh, slab->epoch);
 
-	if (r)
-		return r;
-	slab_plan(slab, p->plan);
-	r = write_runs(p, slab, lane, &ticket, err);
-	if (!r)
-		r = tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest, err);
-	if (!r)
-		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest, err);
-	if (!r && ticket)
-		r = tp_wait_completed(p->link->conn, lane, ticket, send_deadline(p), err);
-	if (r)
-		return r;
 	sh->nr_data += plan->nr_data;
 	sh->nr_zero += plan->nr_zero;
 	sh->digest += plan->data_digest + plan->zero_digest;
 	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE;
 	stats_count(&p->s->stats, FT_COUNTER_PAGES, plan->nr_data);
 	stats_count(&p->s->stats, FT_COUNTER_ZERO_PAGES, plan->nr_zero);
-	return 0;
+}
+
+/* Slots [@first, @first + @nr): digested, sent and told while they are in the processor's cache; so are they on the other side. */
+static int ship_piece(struct primary *p, struct shipment *sh, const struct slab *slab, uint32_t first, uint32_t nr, uint32_t lane,
+		      uint64_t *ticket, struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	int r;
+
+	slab_plan(slab, first, nr, p->plan);
+	r = write_runs(p, slab, lane, ticket, err);
+	if (!r)
+		r = tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest, err);
+	if (!r)
+		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest, err);
+	if (!r)
+		count_plan(p, sh);
+	return r;
+}
+
+static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *slab, struct ft_error *err)
+{
+	uint32_t lane = lane_of(p, slab);
+	uint64_t ticket = 0;
+	int r = begin_epoch(p, sh, slab->epoch);
+	static uint32_t PIECE; if (!PIECE) PIECE = getenv("PIECE") ? (uint32_t)atoi(getenv("PIECE")) : PIECE_PAGES;
+
+	for (uint32_t at = 0; !r && at < slab->nr; at += PIECE)
+		r = ship_piece(p, sh, slab, at, slab->nr - at < PIECE ? slab->nr - at : PIECE, lane, &ticket, err);
+	if (!r && ticket)
+		r = tp_wait_completed(p->link->conn, lane, ticket, send_deadline(p), err);
+	return r;
 }
 
 static int ship_state(struct primary *p, const struct epoch_job *job, struct ft_error *err)

@@ -28,7 +28,9 @@ class Vm:
         self.console_path = os.path.join(procs.dir, self.name + '.console')
         self.ctl_path = os.path.join(procs.dir, '%s%d.ctl' % (role, Vm.count))
         self.log = '%s%d' % (role, Vm.count)
-        args = [os.path.join(build, 'tools/ftqemu/ftqemu'), role, '-v', '--name', self.name, '--control', self.ctl_path, *options]
+        # the machine is shared with other tests: half a second without a word is nothing here
+        args = [os.path.join(build, 'tools/ftqemu/ftqemu'), role, '-v', '--name', self.name, '--control', self.ctl_path,
+                '--heartbeat-misses', '40', *options]
         if console:
             args += ['--console', 'file:' + self.console_path]
         self.process = procs.start(self.log, args + (['--', *qemu, '-serial', 'stdio'] if qemu else []))

@@ -10,7 +10,7 @@
  *  - every call came back within its bound, with a sentence if it failed; threads, descriptors and memory are all given back.
  *
  * stress_faults                  a choice of faults, for ctest
- * stress_faults --all            all: every hit of every name, until a run in which nothing failed
+ * stress_faults --all            some thousand: the first 16 hits of each name, then ever larger steps, until a run meets no fault
  * stress_faults --way WAY [--only NAME] --nth N [--persistent]    one run, as a failing one is told
  * stress_faults --way WAY --op OP --nth N [--persistent]          one run in which the VMM fails
  *
@@ -40,6 +40,12 @@
 #define GUEST_MS 5000u	     /* longest pause of a guest that nobody wants paused */
 #define RUN_S 90u	     /* a run is stuck */
 #define JOBS 8u		     /* runs at a time: they wait for most of theirs */
+
+#ifdef FT_FAULT_POINTS
+#define HAVE_POINTS true
+#else
+#define HAVE_POINTS false /* release: the VMM fails, the library cannot be made to */
+#endif
 
 enum way { WAY_TCP, WAY_LOOPBACK, WAY_COUNT };
 static const char *const way_names[WAY_COUNT] = { "tcp", "loopback" };
@@ -794,23 +800,31 @@ static void count(struct report out[WAY_COUNT])
 		out[way] = *j->report;
 		CHECK(board.nr_failed == 0 && out[way].promoted, "the scenario fails without a fault");
 	}
-	for (size_t i = 0; names[i]; i++)
+	for (size_t i = 0; names[i] && HAVE_POINTS; i++)
 		CHECK(out[WAY_TCP].hits[i] + out[WAY_LOOPBACK].hits[i] > 0, "fault point %s is never hit", names[i]);
 }
 
-/* The hits of one name: all, until nothing failed; or 1, 4, 16 ... as far as there are as many. */
+/* All of the first, then ever larger steps: what is hit hundreds of times is the same place in the loop of the epochs. */
+static uint64_t next_hit(uint64_t nth, bool persistent, bool all)
+{
+	if (!all)
+		return nth * (persistent ? 16 : 4);
+	return nth + nth / (persistent ? 4 : 16) + 1;
+}
+
+/* The hits of one name, as many as there are; with @all also beyond, until nothing failed. */
 static void one_name(enum way way, const char *name, uint64_t hits, bool persistent, bool all)
 {
 	struct fault f = { .way = way, .only = name, .op = SIM_OP_COUNT, .persistent = persistent };
 
-	for (f.nth = 1; f.nth <= hits; f.nth = all ? f.nth + 1 : f.nth * (persistent ? 16 : 4))
+	for (f.nth = 1; f.nth <= hits; f.nth = next_hit(f.nth, persistent, all))
 		begin(&f);
 	if (!all)
 		return;
 	do { /* the order of things differs from run to run: until one meets no fault */
 		begin(&f);
 		wait_all();
-		f.nth++;
+		f.nth = next_hit(f.nth, persistent, all);
 	} while (board.last_injected);
 }
 
@@ -859,12 +873,13 @@ static int many(bool all)
 	open_board();
 	count(counted);
 	ops(all);
-	points(counted, all);
+	if (HAVE_POINTS)
+		points(counted, all);
 	wait_all();
 	printf("%u runs in %" PRIu64 " s, %u of them with a fault, %u failed; %u of %u with one fault went on to a failover that was done\n",
 	       board.nr_runs, (now_ns() - begun) / NS_PER_S, board.nr_injected, board.nr_failed, board.nr_promoted, board.nr_once);
-	CHECK(board.nr_injected > 100, "hardly anything failed");
-	CHECK(board.nr_failed || board.nr_promoted * 2 > board.nr_once, "too few runs came as far as a failover");
+	CHECK(!HAVE_POINTS || board.nr_injected > 100, "hardly anything failed");
+	CHECK(!HAVE_POINTS || board.nr_failed || board.nr_promoted * 2 > board.nr_once, "too few runs came as far as a failover");
 	return board.nr_failed ? 1 : 0;
 }
 

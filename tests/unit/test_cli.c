@@ -176,7 +176,7 @@ Test(cli, every_setting_of_the_role_is_an_option)
 	cr_expect_eq(args.cfg.staging_bytes, UINT64_C(1) << 30);
 	cr_expect_str_eq(args.cfg.peer, "h:1");
 	cr_expect_eq(args.cfg.role, FT_ROLE_PRIMARY);
-	cr_expect_eq(args.cfg.heartbeat_ms, 50);
+	cr_expect_eq(args.cfg.heartbeat_ms, 100);
 	refused("primary --listen :1 x", "unknown option --listen");
 	refused("primary --interval 0 x", "option --interval: 0 ms is outside of 1 to 3600000 ms");
 	refused("primary --interval soon x", "option --interval: 'soon' is not a time");

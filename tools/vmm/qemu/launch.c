@@ -251,6 +251,17 @@ void launch_last_words(const char *log, char *buf, size_t size)
 
 /* ---- guard -------------------------------------------------------------------------------------- */
 
+bool launch_was_paused(const char *status)
+{
+	static const char *const ours[] = { "paused", "save-vm", "finish-migrate", "postmigrate" };
+	size_t i;
+
+	for (i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+		if (!strcmp(status, ours[i]))
+			return true;
+	return false;
+}
+
 static bool is_there(void *user)
 {
 	return kill(*(pid_t *)user, 0) == 0;
@@ -268,8 +279,7 @@ static void let_run(const char *qmp_path, pid_t pid)
 		return;
 	if (!qmp_call(q, "query-status", -1, deadline, &ret, NULL, NULL)) {
 		status = json_string_value(json_object_get(ret, "status"));
-		if (status && (!strcmp(status, "paused") || !strcmp(status, "postmigrate") || !strcmp(status, "save-vm") ||
-			       !strcmp(status, "finish-migrate")))
+		if (status && launch_was_paused(status))
 			qmp_call(q, "cont", -1, deadline, NULL, NULL, NULL);
 	}
 	json_decref(ret);

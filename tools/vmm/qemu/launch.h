@@ -32,6 +32,9 @@ char *launch_capture(char *const *argv);
 /* launch_last_words - QEMU's last complaint in @log, else its last line, into @buf ("" if none). */
 void launch_last_words(const char *log, char *buf, size_t size);
 
+/* launch_was_paused - is "status" of query-status one that a pause of ours leaves, when we die in it? */
+bool launch_was_paused(const char *status);
+
 /* guard_start - fork the guard of the QEMU @pid that listens at @qmp_path.  *@fd: its leash. */
 int guard_start(const char *qmp_path, pid_t pid, int *fd, struct ft_error *err);
 /* guard_arm - whether the guest is to run on if we die now (not while the operator or a fence holds it). */

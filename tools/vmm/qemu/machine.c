@@ -47,6 +47,7 @@ struct machine {
 	pid_t pid;
 	int pidfd;
 	bool is_child, has_ended, was_started;
+	bool found_paused; /* attach: stopped as one of our pauses stops it */
 	int status;
 	char end_reason[64]; /* written while QMP events are taken */
 
@@ -193,14 +194,41 @@ static int resume_guest(void *user, struct ft_error *err)
 	return devstate_resume(m->state, err);
 }
 
+/* While the operator holds the guest there is a file that says so: who attaches later leaves it stopped. */
+static void mark_held(struct machine *m, bool held)
+{
+	char path[512];
+	int fd;
+
+	if (!m->has_run_dir)
+		return;
+	snprintf(path, sizeof(path), "%s/held", m->run_dir);
+	if (held) {
+		fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		fd_close(&fd);
+	} else {
+		unlink(path);
+	}
+}
+
+static bool is_held(struct machine *m)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/held", m->run_dir);
+	return !m->has_run_dir || access(path, F_OK) == 0;
+}
+
 static int guest_hold(void *user, bool hold, struct ft_error *err)
 {
 	struct machine *m = user;
 	int rc = hold ? devstate_stop(m->state, err) : devstate_cont(m->state, err);
 
-	if (!rc)
-		guard_arm(m->guard, !hold);
-	return rc;
+	if (rc)
+		return rc;
+	mark_held(m, hold);
+	guard_arm(m->guard, !hold);
+	return 0;
 }
 
 static void output_cut(void *user, uint64_t epoch)
@@ -327,6 +355,7 @@ static bool ends(struct machine *m, int within_ms)
 
 static int open_state(struct machine *m, struct ft_error *err)
 {
+	const char *status;
 	json_t *ret;
 	int rc = devstate_open(&m->state, m->qmp, m->config.method, m->cmdline.has_picture, m->cmdline.bare_stream, err);
 
@@ -335,6 +364,8 @@ static int open_state(struct machine *m, struct ft_error *err)
 	if (rc)
 		return rc;
 	devstate_set_running(m->state, json_is_true(json_object_get(ret, "running")));
+	status = json_string_value(json_object_get(ret, "status"));
+	m->found_paused = status && launch_was_paused(status);
 	json_decref(ret);
 	return 0;
 }
@@ -800,6 +831,11 @@ static int take(struct machine *m, struct ft_error *err)
 	if (!rc)
 		rc = open_consoles(m, true, err);
 	m->was_started = !rc;
+	/* an ftqemu that died in a pause, and we were faster than its guard, which now cannot reach QEMU */
+	if (!rc && m->found_paused && !is_held(m)) {
+		say(m, FT_LOG_WARN, "the guest was left paused, and runs on");
+		rc = devstate_cont(m->state, err);
+	}
 	return rc;
 }
 
