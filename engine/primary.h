@@ -61,6 +61,7 @@ struct primary {
 	bool output_held;		/* output_cut was called and not everything was let out since */
 	bool tracking;
 	uint64_t suspect_until_ns;
+	uint64_t connected_ns; /* the last hello that was answered */
 	char loss[FT_ERROR_MAX]; /* why the last connection ended */
 
 	/* one connection */

@@ -300,6 +300,18 @@ static void idle(struct primary *p, uint64_t deadline)
 	serve_hold(p);
 }
 
+/* But a secondary that fails right after each full sync is not asked for the next one at once; half of the time in SUSPECT is left to ask. */
+static void pace(struct primary *p, const struct ft_config *cfg)
+{
+	uint64_t until = p->connected_ns + cfg->reconnect_ms * NS_PER_MS;
+	uint64_t latest = p->suspect_until_ns - cfg->suspect_ms * NS_PER_MS / 2;
+
+	if (cfg->on_loss == FT_ON_LOSS_CONTINUE && until > latest)
+		until = latest;
+	if (now_ns() < until)
+		idle(p, until);
+}
+
 static void after_loss(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -310,6 +322,7 @@ static void after_loss(struct primary *p)
 	p->suspect_until_ns = deadline_in_ms(cfg.suspect_ms);
 	if (p->output_held) {
 		change(p, EV_PEER_LOST_HELD, p->loss); /* ask the secondary again at once: nothing leaves until we know */
+		pace(p, &cfg);
 		return;
 	}
 	change(p, EV_PEER_LOST, p->loss);
@@ -388,6 +401,7 @@ static void attempt(struct primary *p)
 	if (*p->loss)
 		stats_count(&s->stats, FT_COUNTER_RECONNECTS, 1);
 	reset_connection(p);
+	p->connected_ns = now_ns();
 	change(p, EV_HELLO_OK, NULL);
 	serve(p);
 	if (!session_stopping(s))
