@@ -262,28 +262,29 @@ static struct epoch_job *job_of_locked(struct primary *p, uint64_t epoch)
 static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	uint64_t now = now_ns(), cut_ns = 0, sent_ns = 0, acked;
+	uint64_t now = now_ns(), cut_ns, sent_ns, acked;
 	struct epoch_job *job;
 
 	pthread_mutex_lock(&s->lock);
 	acked = p->acked;
 	job = epoch == acked + 1 && epoch <= p->sent ? job_of_locked(p, epoch) : NULL;
-	if (job) {
-		cut_ns = job->cut_ns;
-		sent_ns = job->sent_ns;
-		job->busy = false;
-		p->acked = epoch;
-		p->acked_ns = now;
-		p->acked_pages = job->apply_pages;
-		atomic_store(&s->epoch_acked, epoch);
-		pthread_cond_broadcast(&s->cond);
-	}
 	pthread_mutex_unlock(&s->lock);
 	if (!job)
 		return err_set(err, -EPROTO, "ack of epoch %llu, expected %llu", (unsigned long long)epoch,
 			       (unsigned long long)acked + 1);
+	/* before anybody is told: a checkpoint that is over has let its output out */
 	if (s->ops.output_release)
 		s->ops.output_release(s->user, epoch);
+	pthread_mutex_lock(&s->lock);
+	cut_ns = job->cut_ns;
+	sent_ns = job->sent_ns;
+	job->busy = false;
+	p->acked = epoch;
+	p->acked_ns = now;
+	p->acked_pages = job->apply_pages;
+	atomic_store(&s->epoch_acked, epoch);
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
 	stats_count(&s->stats, FT_COUNTER_EPOCHS, 1);
 	stats_add(&s->stats, FT_METRIC_ACK, now - sent_ns);
 	stats_phase(&s->stats, PHASE_ACK, now - sent_ns);

@@ -304,11 +304,11 @@ static void many_lanes(void)
 		pair_options_init(&opt);
 		opt.primary = settings;
 		opt.compare = true;
-		opt.sim.region_bytes[0] = 128u << 20;
-		opt.sim.rate = 200000;
+		opt.sim.region_bytes[0] = 32u << 20; /* several slabs, so several lanes, in the page space */
+		opt.sim.rate = 50000;
 		pair_open(&p, &opt);
 		pair_wait_protected(&p);
-		pair_wait_applied(&p, 15);
+		pair_wait_applied(&p, 8);
 		pair_check_compared(&p);
 		pair_close(&p);
 	}

@@ -22,7 +22,7 @@ static void sleep_ms(unsigned ms)
 }
 
 /* FT_TEST_LOG=1: the library's log lines, to find out why a test fails. */
-static void log_line_out(void *user, enum ft_log_level level, const char *module, const char *msg)
+void pair_log_line(void *user, enum ft_log_level level, const char *module, const char *msg)
 {
 	uint64_t us = now_ns() / 1000;
 
@@ -97,7 +97,7 @@ void pair_open_sims(struct pair *p, const struct pair_options *opt)
 	struct ft_error err = { 0 };
 
 	if (getenv("FT_TEST_LOG"))
-		ft_log_set(log_line_out, NULL, FT_LOG_DEBUG);
+		ft_log_set(pair_log_line, NULL, FT_LOG_DEBUG);
 	memset(p, 0, sizeof(*p));
 	p->opt = *opt;
 	cfg.on_event_user = p;

@@ -227,10 +227,11 @@ bool raw_mark(struct raw *r, uint32_t type, uint64_t epoch)
 
 uint64_t raw_await_commit(struct raw *r)
 {
+	char text[FTW_REASON_MAX + 1] = "";
 	struct record_head head;
 
 	do
-		CHECK(raw_receive(r, &head, NULL, WAIT_MS), "the primary sends no commit");
+		CHECK(raw_receive(r, &head, text, WAIT_MS), "the primary sends no commit: %s", text);
 	while (head.type != FTW_COMMIT);
 	return head.epoch;
 }
@@ -335,6 +336,8 @@ static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settin
 {
 	struct ft_error err = { 0 };
 
+	if (getenv("FT_TEST_LOG"))
+		ft_log_set(pair_log_line, NULL, FT_LOG_DEBUG);
 	memset(vm, 0, sizeof(*vm));
 	vm->memory = mmap(NULL, RAW_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(vm->memory != MAP_FAILED, "no memory");
