@@ -98,6 +98,17 @@ static int check_new(const struct region_table *t, const char *name, uintptr_t b
 	return 0;
 }
 
+/* End to end, as a machine that never had the removed regions would have them: so a new secondary fits.  A removed one takes no room, and
+ * stands before the region that begins at the same page. */
+static void lay_out(struct region_table *t)
+{
+	t->nr_pages = 0;
+	for (uint32_t i = 0; i < t->count; i++) {
+		t->region[i].first_page = t->nr_pages;
+		t->nr_pages += round_up_64(t->region[i].nr_pages);
+	}
+}
+
 struct region_table *region_table_add(const struct region_table *old, const char *name, void *base, uint64_t len,
 				      struct ft_error *err)
 {
@@ -113,9 +124,8 @@ struct region_table *region_table_add(const struct region_table *old, const char
 	strcpy(r->name, name);
 	r->base = base;
 	r->len_bytes = len;
-	r->first_page = old->nr_pages;
 	r->nr_pages = len / FT_PAGE_SIZE;
-	t->nr_pages = round_up_64(r->first_page + r->nr_pages);
+	lay_out(t);
 	t->total_bytes += len;
 	return t;
 }

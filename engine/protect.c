@@ -115,8 +115,6 @@ static void change(struct primary *p, enum state_event event, const char *reason
 		return;
 	if (actions & ACT_RELEASE_OUTPUT)
 		release_all(p);
-	if (actions & ACT_STOP_GUEST)
-		stop_guest(p);
 }
 
 /* ---- one connection ---- */
@@ -396,6 +394,7 @@ static void attempt(struct primary *p)
 	session_config(s, &cfg);
 	r = handshake(p, attempt_deadline(p, &cfg), &err);
 	if (r == -EOWNERDEAD) {
+		stop_guest(p); /* before it is told: who reads FENCED relies on it */
 		change(p, EV_PEER_ACTIVE, err.msg);
 		return;
 	}

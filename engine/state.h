@@ -22,11 +22,11 @@ enum state_event {
 	EV_COUNT
 };
 
-/* What the caller of a transition has to do, in this order, besides setting the state. */
+/* What goes with a transition besides setting the state; the caller's work. */
 enum state_action {
 	ACT_NONE = 0,
 	ACT_RELEASE_OUTPUT = 1, /* let out all that is held, hold no more */
-	ACT_STOP_GUEST = 2,	/* pause the guest and drop what is held */
+	ACT_STOP_GUEST = 2,	/* the guest is stopped and what is held is dropped, before the change is told */
 	ACT_MARK_STALE = 4,	/* the image is complete but the primary went on without it: only a forced failover takes it */
 };
 

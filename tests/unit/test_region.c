@@ -225,3 +225,26 @@ Test(region, names_are_printable)
 	cr_assert_eq(err.code, -EINVAL);
 	region_table_free(t);
 }
+
+Test(region, a_table_after_a_removal_is_that_of_a_machine_that_never_had_it)
+{
+	struct region_table *t[6] = { region_table_empty() }, *fresh[3] = { region_table_empty() };
+	struct region_entry e[3];
+	struct ft_error err = { 0 };
+	const char *names[] = { "a", "b", "c" };
+
+	for (unsigned i = 0; i < 3; i++)
+		cr_assert(t[i + 1] = region_table_add(t[i], names[i], (void *)(uintptr_t)(0x1000000 * (i + 1)), (100 + i) * FT_PAGE_SIZE, &err));
+	cr_assert(t[4] = region_table_without(t[3], 1, &err));
+	cr_assert(fresh[1] = region_table_add(fresh[0], "a", (void *)0x1000000, 100 * FT_PAGE_SIZE, &err));
+	cr_assert(fresh[2] = region_table_add(fresh[1], "c", (void *)0x3000000, 102 * FT_PAGE_SIZE, &err));
+	cr_assert_eq(region_entries(t[4], e), 2);
+	cr_assert_eq(region_table_matches(fresh[2], e, 2, &err), 0, "%s", err.msg);
+	cr_assert_eq(t[4]->nr_pages, fresh[2]->nr_pages);
+	cr_assert_eq(region_of_page(t[4], 128), &t[4]->region[2]);
+	cr_assert_null(region_of_page(t[4], 127));
+	for (unsigned i = 0; i < 5; i++)
+		region_table_free(t[i]);
+	for (unsigned i = 0; i < 3; i++)
+		region_table_free(fresh[i]);
+}
