@@ -237,7 +237,8 @@ static inline uint64_t seek(const struct bitmap *b, unsigned base, uint64_t at, 
 			next = left & (left - 1);
 			line = &b->level[--k][at << 3];
 			if (next)
-				__builtin_prefetch(&line[(uint64_t)(__builtin_ctzll(next) - __builtin_ctzll(left)) << 3]);
+				__builtin_prefetch(
+					&line[(uint64_t)(__builtin_ctzll(next) - __builtin_ctzll(left)) << 3]);
 			words = nonzero(line);
 			if (!words) {
 				at++;

@@ -77,11 +77,12 @@ static bool extend(struct page_run *runs, uint32_t *nr_runs, uint64_t page)
 	return true;
 }
 
-void slab_plan(const struct slab *s, struct slab_plan *out)
+void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct slab_plan *out)
 {
+	assert(first + nr <= s->nr);
 	out->nr_data = out->nr_zero = out->nr_data_runs = out->nr_zero_runs = 0;
 	out->data_digest = out->zero_digest = 0;
-	for (uint32_t slot = 0; slot < s->nr; slot++) {
+	for (uint32_t slot = first; slot < first + nr; slot++) {
 		const uint8_t *page = s->memory + (size_t)slot * FT_PAGE_SIZE;
 
 		assert(slot == 0 || s->page[slot] > s->page[slot - 1]);

@@ -31,7 +31,7 @@ void slab_destroy(struct slab *s, struct pool *pool); /* NULL is harmless */
  * (measured: tests/bench/bench_capture.c). */
 uint32_t capture_fill(struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at);
 
-/* What is to be sent of a slab: runs of data pages and runs of zero pages. */
+/* What is to be sent of a part of a slab: runs of data pages and runs of zero pages. */
 struct slab_plan {
 	uint32_t nr_data, nr_zero;	     /* pages */
 	uint32_t nr_data_runs, nr_zero_runs;
@@ -40,7 +40,7 @@ struct slab_plan {
 	struct page_run zero[SLAB_PAGES];
 	uint64_t data_digest, zero_digest;
 };
-/* slab_plan - find zero pages, make runs, compute digests.  Outside the pause.  A run may go over from one region to the next. */
-void slab_plan(const struct slab *s, struct slab_plan *out);
+/* slab_plan - of slots [@first, @first + @nr): find zero pages, make runs, compute digests.  Outside the pause. */
+void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct slab_plan *out);
 
 #endif

@@ -17,7 +17,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include "copy.h"
 #include "digest.h"
 #include "err.h"
@@ -36,6 +35,7 @@ struct standby {
 	uint8_t *image;
 	uint64_t image_bytes;
 	uint8_t *states; /* memory of both devices */
+	struct pool *pool; /* both of them */
 
 	/* of the connection */
 	uint32_t lanes;
@@ -95,23 +95,25 @@ static void standby_check(const struct standby *s)
 
 /* -- life -- */
 
-static void *reserve(uint64_t len)
+#define POOL_SLACK (UINT64_C(1) << 20) /* what the arena may round two lengths up by */
+
+/* All that receiving may ever take, under one cap; nothing of it is touched before it is needed. */
+static int reserve_all(struct standby *s, const struct standby_options *opt, struct ft_error *err)
 {
-	void *p = FT_FAULT("standby/map") ? faultpoint_map(ENOMEM)
-					  : mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	struct pool_options pool = {
+		.cap_bytes = s->image_bytes + 2 * s->state_max + POOL_SLACK,
+		.huge_pages = opt->huge_pages,
+		.lock = opt->lock_memory,
+	};
+	int rc = pool_create(&s->pool, &pool, err);
 
-	return p == MAP_FAILED ? NULL : p;
-}
-
-static int reserve_all(struct standby *s, struct ft_error *err)
-{
-	int rc;
-
-	s->image = reserve(s->image_bytes);
-	s->states = reserve(2 * s->state_max);
+	if (rc)
+		return rc;
+	s->image = pool_alloc(s->pool, s->image_bytes, FT_PAGE_SIZE);
+	s->states = pool_alloc(s->pool, 2 * s->state_max, FT_PAGE_SIZE);
 	if (!s->image || !s->states)
-		return err_sys(err, -errno,
-			       "standby: %" PRIu64 " octets of address space for a receive image and two device states",
+		return err_set(err, -ENOMEM,
+			       "standby: no %" PRIu64 " octets of address space for a receive image and two device states",
 			       s->image_bytes + 2 * s->state_max);
 	s->device[0].memory = s->states;
 	s->device[1].memory = s->states + s->state_max;
@@ -142,7 +144,7 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	s->state_max = opt->state_max;
 	s->image_bytes = regions->nr_pages * FT_PAGE_SIZE;
 	s->lanes = opt->lanes;
-	rc = reserve_all(s, err);
+	rc = reserve_all(s, opt, err);
 	if (rc) {
 		standby_destroy(s);
 		return rc;
@@ -158,9 +160,10 @@ void standby_destroy(struct standby *s)
 	bitmap_destroy(s->landed);
 	received_destroy(s->received);
 	if (s->states)
-		munmap(s->states, 2 * s->state_max);
+		pool_free(s->pool, s->states, 2 * s->state_max);
 	if (s->image)
-		munmap(s->image, s->image_bytes);
+		pool_free(s->pool, s->image, s->image_bytes);
+	pool_destroy(s->pool);
 	free(s);
 }
 
@@ -379,12 +382,15 @@ static const struct kind {
 	{ FTW_COMMIT, 0, 0, take_commit },
 };
 
+/* One that we do not know and need not: it has a number on its lane, which the commit counts, and no effect. */
+static const struct kind skipped = { 0, 1, FTW_LANES_MAX, NULL };
+
 static const struct kind *kind_of(uint32_t type)
 {
 	for (size_t i = 0; i < sizeof(kinds) / sizeof(kinds[0]); i++)
 		if (kinds[i].type == type)
 			return &kinds[i];
-	return NULL;
+	return (type & FTW_OPTIONAL) && !record_type_find(type) ? &skipped : NULL;
 }
 
 static int check_lane(const struct standby *s, const struct kind *kind, uint32_t lane, const struct record_head *head,
@@ -438,11 +444,13 @@ static int take(struct standby *s, const struct kind *kind, uint32_t lane, const
 		s->duplicates++;
 		return 0;
 	}
-	rc = check_epoch(s, lane, head, err);
-	if (rc)
-		return rc;
-	begin_epoch(s, head->epoch);
-	rc = kind->take(s, head, body, err);
+	if (kind->take) {
+		rc = check_epoch(s, lane, head, err);
+		if (rc)
+			return rc;
+		begin_epoch(s, head->epoch);
+		rc = kind->take(s, head, body, err);
+	}
 	if (rc)
 		return rc;
 	s->seq[lane] = head->seq;

@@ -29,10 +29,12 @@ struct standby;
 struct standby_options {
 	uint32_t lanes;	     /* data lanes of this connection */
 	uint64_t state_max;
+	bool huge_pages;     /* advise them for the receive image: fewer faults, but a sparse guest takes more of it */
+	bool lock_memory;    /* all of it, resident; the limit is checked by standby_create() */
 };
 
 /* standby_create - for the layout of @regions (kept by the caller until destroy).  The receive image (mirror placement: as large as the
- * page space) and two device states of state_max octets come from mmap with MAP_NORESERVE: what never arrives costs nothing, and
+ * page space) and two device states of state_max octets come from a pool of their own, capped at just that: what never arrives costs nothing, and
  * no number that the peer sends allocates anything.  -EINVAL, -ENOMEM. */
 int standby_create(struct standby **out, const struct region_table *regions, const struct standby_options *opt, struct ft_error *err);
 void standby_destroy(struct standby *s);
@@ -47,7 +49,8 @@ void standby_connect(struct standby *s, uint32_t lanes);
 
 enum standby_event { STANDBY_NOTHING = 0, STANDBY_COMMITTED = 1 /* epoch complete and verified: ack it, then apply */ };
 
-/* standby_consume - one message of @lane: notify-write, zero-pages, device-state or commit (others: -EINVAL, and nothing happens).
+/* standby_consume - one message of @lane: notify-write, zero-pages, device-state or commit; also a record of a data lane that is unknown
+ * and optional, which only counts there (others: -EINVAL, and nothing happens).
  * Sequence numbers are checked per lane: a repeated record is dropped and counted, a gap is -EPROTO; the numbers wrap.  Lane 0 carries other
  * records too, so gaps there are the caller's to find.
  * A commit may come before its lanes are complete: it is kept, and *@event is STANDBY_COMMITTED for the record that completes them.

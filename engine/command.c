@@ -374,7 +374,8 @@ static int add_state(struct call *call, const json_t *name, uint32_t *mask)
 			*mask |= 1u << s;
 			return 0;
 		}
-	return err_set(&call->err, -EINVAL, "'states' names '%.64s', which is no state", text ? text : "what is no text");
+	return err_set(&call->err, -EINVAL, "'states' names '%.64s', which is no state",
+		       text ? text : "what is no text");
 }
 
 static int arg_states(struct call *call, uint32_t *mask)

@@ -33,7 +33,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-#define IDLE_NS (5 * NS_PER_S)	  /* after that a client may lose its place to a new one */
+#define IDLE_NS (5 * NS_PER_S)    /* after that a client may lose its place to a new one */
 #define UNREAD_NS (30 * NS_PER_S) /* a reply that is not taken for so long ends the client */
 #define ACCEPT_AGAIN_NS NS_PER_S  /* after a failed accept (no descriptors left, say) */
 
@@ -153,8 +153,12 @@ static void wake(struct ft_control *c)
 static char *answer(struct client *cl, const struct control_request *rq, struct binding *b, size_t *len)
 {
 	struct ft_control *c = cl->control;
-	struct control_env env = { .ops = c->ops, .session = b ? b->session : NULL, .extra = c->extra,
-				   .extra_user = c->user, .is_revoked = is_revoked, .user = cl };
+	struct control_env env = { .ops = c->ops,
+				   .session = b ? b->session : NULL,
+				   .extra = c->extra,
+				   .extra_user = c->user,
+				   .is_revoked = is_revoked,
+				   .user = cl };
 
 	return control_answer(rq, &env, len);
 }

@@ -15,7 +15,8 @@ static const struct control_ops session_ops = {
 	.stop = ft_session_stop,
 };
 
-int ft_control_open(struct ft_control **out, const char *path, ft_control_command *extra, void *user, struct ft_error *err)
+int ft_control_open(struct ft_control **out, const char *path, ft_control_command *extra, void *user,
+		    struct ft_error *err)
 {
 	return control_open(out, path, &session_ops, extra, user, err);
 }

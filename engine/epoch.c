@@ -183,6 +183,8 @@ static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch,
 	t->captured = now_ns();
 	if (r)
 		return r;
+	/* before the guest runs again: a checkpoint that is asked for from now on is of the next epoch */
+	atomic_store(&s->epoch_running, job->epoch + 1);
 	if (s->ops.output_cut)
 		s->ops.output_cut(s->user, job->epoch);
 	p->output_held = true;
@@ -241,13 +243,20 @@ static bool near_cap(struct primary *p)
 {
 	uint64_t room = (uint64_t)queue_length(&p->free_slabs) * SLAB_PAGES;
 
-	return p->s->ops.estimate_dirty(p->s->user) * 100 >= room * CAP_PERCENT;
+	uint64_t pages = p->s->ops.estimate_dirty(p->s->user);
+
+	return pages && pages >= room * CAP_PERCENT / 100;
+}
+
+/* The guest runs at least until then: a cut at the cap is no reason to let it stand all the time. */
+static uint64_t least_run(const struct primary *p, const struct ft_config *cfg)
+{
+	return p->resumed_ns + cfg->interval_ms * NS_PER_MS / 4;
 }
 
 static uint64_t due(struct primary *p, const struct ft_config *cfg)
 {
-	uint64_t interval = cfg->interval_ms * NS_PER_MS;
-	uint64_t at = p->paused_ns + interval, least = p->resumed_ns + interval / 4;
+	uint64_t at = p->paused_ns + cfg->interval_ms * NS_PER_MS, least = least_run(p, cfg);
 
 	return at > least ? at : least;
 }
@@ -265,7 +274,7 @@ static bool wanted_locked(const struct primary *p)
 	return p->cut_now || p->want_hold != p->held;
 }
 
-int epoch_wait(struct primary *p)
+int epoch_wait(struct primary *p, bool *cut)
 {
 	struct ft_session *s = p->s;
 	struct ft_config cfg;
@@ -287,13 +296,17 @@ int epoch_wait(struct primary *p)
 			break;
 		}
 		if (cfg.at_cap == FT_AT_CAP_CUT && s->ops.estimate_dirty && !p->held && job_free_locked(p)) {
-			uint64_t look = now_ns() + cfg.interval_ms * NS_PER_MS / 8;
-			bool cut;
+			uint64_t now = now_ns(), look = now + cfg.interval_ms * NS_PER_MS / 8;
+			bool near = false;
 
-			pthread_mutex_unlock(&s->lock);
-			cut = near_cap(p);
-			pthread_mutex_lock(&s->lock);
-			if (cut) {
+			if (now < least_run(p, &cfg)) {
+				look = least_run(p, &cfg);
+			} else {
+				pthread_mutex_unlock(&s->lock);
+				near = near_cap(p);
+				pthread_mutex_lock(&s->lock);
+			}
+			if (near) {
 				stats_count(&s->stats, FT_COUNTER_CAP_CUTS, 1);
 				break;
 			}
@@ -306,6 +319,7 @@ int epoch_wait(struct primary *p)
 			break;
 		r = 0;
 	}
+	*cut = p->cut_now || !p->held;
 	p->cut_now = false;
 	pthread_mutex_unlock(&s->lock);
 	if (early)
@@ -323,11 +337,9 @@ static void send_progress(struct primary *p)
 		.pages_done = atomic_load(&s->sync_done),
 		.pages_total = atomic_load(&s->sync_total),
 	};
-	uint32_t seq;
-	void *buf = link_begin(p->link, 0, &seq);
 
 	/* informational: a failure shows itself in what follows */
-	(void)!link_end(p->link, 0, create_sync_progress(buf, p->next_epoch, seq, &sp), deadline_in_ms(1000), NULL);
+	(void)!link_send_progress(p->link, p->next_epoch, &sp, deadline_in_ms(1000), NULL);
 	session_tell(s, FT_EVENT_SYNC, p->next_epoch);
 }
 

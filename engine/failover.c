@@ -81,8 +81,10 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	res->stop_ns = lap(&mark);
 	secondary_wait_applied(c);
 	res->apply_ns = lap(&mark);
+	pthread_mutex_lock(&c->standby_lock); /* ft-accept may be about to greet a primary that a forced failover ignores */
 	state = standby_state(c->standby, &len);
 	res->epoch = standby_epoch_image(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
 	r = s->ops.load_state(s->user, state, len, err);
 	res->load_ns = lap(&mark);
 	if (r) {
@@ -112,11 +114,9 @@ static enum ft_failover_outcome begin_promotion(struct secondary *c, unsigned fl
 	enum ft_failover_outcome outcome;
 	enum ft_state state;
 
-	pthread_mutex_lock(&c->role_lock);
 	do
 		outcome = may_promote(c, flags, &state, err);
 	while (outcome == FT_FAILOVER_DONE && session_event_from(c->s, state, EV_FAILOVER, NULL) < 0);
-	pthread_mutex_unlock(&c->role_lock);
 	return outcome;
 }
 

@@ -22,6 +22,7 @@
 
 struct greeting {
 	struct link *link;
+	int stop_fd; /* the session's */
 	struct hello hello;
 	char identity[FT_IDENTITY_MAX];
 	uint32_t nr_regions;
@@ -56,11 +57,9 @@ static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const
 static int receive_typed(struct greeting *g, uint32_t type, struct cursor *body, uint64_t deadline, struct ft_error *err)
 {
 	struct record_head head;
-	const void *msg;
 	uint32_t lane;
-	size_t len;
 	char got[24], want[24];
-	int r = link_receive(g->link, &lane, &head, body, &msg, &len, deadline, err);
+	int r = link_receive_greeting(g->link, g->stop_fd, &lane, &head, body, deadline, err);
 
 	if (r)
 		return r == -ETIMEDOUT ? err_set(err, r, "no %s came within %u ms", record_name(type, want), HELLO_MS) : r;
@@ -209,6 +208,23 @@ static uint32_t larger(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
+/* From here on the image we hold is an old one: the hello-ack that follows tells a primary in SUSPECT that nobody took over, and it lets its
+ * output out.  So the state changes first.  A failover that was quicker decides: its outcome is the answer. */
+static int take_primary(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	int r;
+
+	if (session_event(s, EV_HELLO_OK, NULL) < 0) {
+		r = check_role(c, g, err);
+		return r ? r : err_set(err, -ECANCELED, "the secondary is %s", ft_state_name(session_state(s)));
+	}
+	atomic_store(&s->epoch_acked, 0);
+	atomic_store(&s->epoch_applied, 0);
+	atomic_store(&s->epoch_running, 1);
+	return 0;
+}
+
 static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error *err)
 {
 	struct ft_session *s = c->s;
@@ -221,11 +237,13 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	session_config(s, &cfg);
 	c->heartbeat_ms = ack.heartbeat_ms = larger(cfg.heartbeat_ms, g->hello.heartbeat_ms);
 	c->heartbeat_misses = ack.heartbeat_misses = larger(cfg.heartbeat_misses, g->hello.heartbeat_misses);
-	ack.generation = s->generation;
-	ack.epoch_committed = standby_epoch_committed(c->standby);
 	memcpy(c->session_id, g->hello.session, sizeof(c->session_id));
+	pthread_mutex_lock(&s->lock);
+	ack.generation = s->generation;
 	c->generation = g->hello.generation;
+	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_lock(&c->standby_lock);
+	ack.epoch_committed = standby_epoch_committed(c->standby);
 	standby_connect(c->standby, g->hello.lanes);
 	standby_restart(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
@@ -236,31 +254,42 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	return link_end(g->link, 0, create_hello_ack(buf, seq, &ack), deadline_in_ms(SEND_MS), err);
 }
 
+/* A forced failover may have come since: then nothing of this primary may be taken, its records would land in a machine that runs. */
+static int claim(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	enum ft_state state;
+
+	pthread_mutex_lock(&s->lock);
+	state = s->state;
+	if (state == FT_STATE_STANDBY_SYNCING) {
+		c->link = g->link;
+		c->bye = false;
+		c->receiving = c->receive_made = true;
+		snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(g->link->conn));
+	}
+	pthread_mutex_unlock(&s->lock);
+	return state == FT_STATE_STANDBY_SYNCING ? 0 : err_set(err, -ECANCELED, "the secondary is %s", ft_state_name(state));
+}
+
 static int begin_receiving(struct secondary *c, struct greeting *g, struct ft_error *err)
 {
 	struct ft_session *s = c->s;
-	int r;
+	int r = claim(c, g, err);
 
-	atomic_store(&s->epoch_acked, 0);
-	atomic_store(&s->epoch_applied, 0);
-	atomic_store(&s->epoch_running, 1);
-	session_event(s, EV_HELLO_OK, NULL);
-	pthread_mutex_lock(&s->lock);
-	c->link = g->link;
-	c->bye = false;
-	c->receiving = c->receive_made = true;
-	snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(g->link->conn));
-	pthread_mutex_unlock(&s->lock);
+	if (r)
+		return r;
 	r = thread_start(&c->receive_thread, "ft-receive", receive_main, c);
 	if (!r)
 		return 0;
 	pthread_mutex_lock(&s->lock);
 	c->receiving = c->receive_made = false;
+	while (c->link_users)
+		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
 	c->link = NULL;
 	s->peer[0] = '\0';
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
-	session_event_from(s, FT_STATE_STANDBY_SYNCING, EV_PEER_LOST, "cannot start a thread");
 	return err_sys(err, r, "cannot start a thread");
 }
 
@@ -277,36 +306,25 @@ static void turn_away(struct secondary *c, struct greeting *g, int r, struct ft_
 	link_destroy(g->link);
 }
 
-/* The primary lets out its held output when it has our answer: from then on the image is stale.  So a failover comes before the
- * answer, and the primary is refused, or after it, and finds a stale image. */
-static int accept_primary(struct secondary *c, struct greeting *g, struct ft_error *err)
-{
-	enum ft_state state;
-	int r;
-
-	pthread_mutex_lock(&c->role_lock);
-	state = session_state(c->s);
-	if (!state_next(FT_ROLE_SECONDARY, state, EV_HELLO_OK))
-		r = err_set(err, -ECANCELED, "the secondary is %s", ft_state_name(state));
-	else
-		r = answer_hello(c, g, err);
-	if (!r)
-		r = begin_receiving(c, g, err);
-	pthread_mutex_unlock(&c->role_lock);
-	return r;
-}
-
 static void greet(struct secondary *c, struct greeting *g)
 {
 	struct ft_error err = { 0 };
+	bool taken = false;
 	int r = examine(c, g, &err);
 
 	if (!r) {
 		/* the same primary again, before we noticed that its old connection is gone; and the last apply must be done */
 		secondary_end_connection(c, "the same primary connected again");
 		secondary_wait_applied(c);
-		r = accept_primary(c, g, &err);
+		r = take_primary(c, g, &err);
+		taken = !r;
 	}
+	if (!r)
+		r = answer_hello(c, g, &err);
+	if (!r)
+		r = begin_receiving(c, g, &err);
+	if (taken && r)
+		session_event_from(c->s, FT_STATE_STANDBY_SYNCING, EV_PEER_LOST, err.msg);
 	if (r)
 		turn_away(c, g, r, &err);
 }
@@ -325,6 +343,7 @@ void *accept_main(void *arg)
 		int r = tp_accept(c->listener, &conn, DEADLINE_NEVER, s->stop_fd, &err);
 
 		memset(g, 0, sizeof(*g));
+		g->stop_fd = s->stop_fd;
 		if (!r)
 			r = link_create(&g->link, conn, s->recording, &err);
 		if (!r) {

@@ -68,32 +68,33 @@ static int refused(struct cursor *body, struct ft_error *err)
 	return err_set(err, r, "secondary refused: %.*s", (int)why.reason_bytes, why.text);
 }
 
-static int receive_ack(struct primary *p, struct link *l, uint64_t deadline, struct ft_error *err)
+static int receive_ack(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline, struct ft_error *err)
 {
 	struct record_head head;
 	struct hello_ack ack;
 	struct cursor body;
-	const void *msg;
 	uint32_t lane;
-	size_t len;
 	char name[24];
-	int r = link_receive(l, &lane, &head, &body, &msg, &len, deadline, err);
+	int r = link_receive_greeting(l, p->s->stop_fd, &lane, &head, &body, deadline, err);
 
 	if (r == -ETIMEDOUT)
 		return err_set(err, r, "no answer to hello");
 	if (r)
 		return r;
-	if (head.type == FTW_REFUSE)
+	if (head.type == FTW_REFUSE && lane == 0)
 		return refused(&body, err);
 	if (head.type != FTW_HELLO_ACK || lane != 0)
-		return err_set(err, -EPROTO, "%s instead of an answer to hello", record_name(head.type, name));
+		return err_set(err, -EPROTO, "%s on lane %u instead of an answer to hello", record_name(head.type, name), lane);
 	r = consume_hello_ack(&body, &ack, err);
 	if (r)
 		return r;
 	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != FTW_PLACEMENT_MIRROR ||
-	    ack.capabilities != 0 || ack.epoch_credits == 0)
+	    ack.capabilities != 0 || ack.epoch_credits != 1)
 		return err_set(err, -EPROTO, "hello-ack chose what was not offered (version %u, placement %u, credits %u)",
 			       ack.version, ack.placement, ack.epoch_credits);
+	if (ack.heartbeat_ms < cfg->heartbeat_ms || ack.heartbeat_misses < cfg->heartbeat_misses)
+		return err_set(err, -EPROTO, "hello-ack: %u heartbeats of %u ms are less than the %u of %u ms that were asked for",
+			       ack.heartbeat_misses, ack.heartbeat_ms, cfg->heartbeat_misses, cfg->heartbeat_ms);
 	p->epoch_credits = ack.epoch_credits;
 	p->heartbeat_ms = ack.heartbeat_ms;
 	p->heartbeat_misses = ack.heartbeat_misses;
@@ -122,6 +123,24 @@ void leave_regions(struct primary *p)
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* From here on primary_regions_changed() finds the connection; what it did before is seen here. */
+static int publish_link(struct primary *p, struct link *l, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	bool current;
+
+	pthread_mutex_lock(&s->lock);
+	current = p->regions_used == p->regions_wanted;
+	if (current) {
+		p->link = l;
+		p->lost = false;
+		err_clear(&p->loss_error);
+		snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(l->conn));
+	}
+	pthread_mutex_unlock(&s->lock);
+	return current ? 0 : err_set(err, -ESTALE, "the machine's regions changed during the greeting");
+}
+
 static int fit_dirty(struct primary *p, struct ft_error *err)
 {
 	if (!p->regions->nr_pages)
@@ -133,47 +152,6 @@ static int fit_dirty(struct primary *p, struct ft_error *err)
 	if (bitmap_create(&p->dirty, p->regions->nr_pages))
 		return err_set(err, -ENOMEM, "no memory for the dirty bitmap");
 	return 0;
-}
-
-/* From here on stop and primary_regions_changed() end the attempt. */
-static int show_link(struct primary *p, struct link *l, struct ft_error *err)
-{
-	struct ft_session *s = p->s;
-	int r = 0;
-
-	pthread_mutex_lock(&s->lock);
-	p->hello = l;
-	if (s->stopping)
-		r = err_set(err, -ECANCELED, "stopped");
-	pthread_mutex_unlock(&s->lock);
-	return r;
-}
-
-static void hide_link(struct primary *p)
-{
-	pthread_mutex_lock(&p->s->lock);
-	p->hello = NULL;
-	pthread_mutex_unlock(&p->s->lock);
-}
-
-/* From here on primary_regions_changed() ends the connection.  A change before that is seen here: the hello told the old table. */
-static int take_link(struct primary *p, struct link *l, struct ft_error *err)
-{
-	struct ft_session *s = p->s;
-	int r = 0;
-
-	pthread_mutex_lock(&s->lock);
-	p->hello = NULL;
-	if (p->regions_used != p->regions_wanted) {
-		r = err_set(err, -ESTALE, "the machine's regions changed during hello");
-	} else {
-		p->lost = false;
-		err_clear(&p->loss_error);
-		p->link = l;
-		snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(l->conn));
-	}
-	pthread_mutex_unlock(&s->lock);
-	return r;
 }
 
 /* One attempt: connect, hello, regions, answer. On success p->link is set and the regions are in use. */
@@ -194,19 +172,16 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	use_regions(p);
 	r = link_create(&l, conn, s->recording, err);
 	if (!r)
-		r = show_link(p, l, err);
-	if (!r)
 		r = fit_dirty(p, err);
 	if (!r)
 		r = send_hello(p, l, &cfg, deadline, err);
 	if (!r)
 		r = send_regions(p, l, deadline, err);
 	if (!r)
-		r = receive_ack(p, l, deadline, err);
+		r = receive_ack(p, l, &cfg, deadline, err);
 	if (!r)
-		r = take_link(p, l, err);
+		r = publish_link(p, l, err);
 	if (r) {
-		hide_link(p);
 		link_destroy(l);
 		leave_regions(p);
 		err_prefix(err, "secondary %s", s->peer_uri);

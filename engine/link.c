@@ -3,12 +3,15 @@
 #include "link.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "clock.h"
 #include "err.h"
 #include "faultpoint.h"
+
+#define STOP_SLICE_MS 50 /* how often a greeting looks whether the session is to end */
 
 int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err)
 {
@@ -33,6 +36,8 @@ int link_create(struct link **out, struct tp_conn *conn, struct recording *recor
 	}
 	for (uint32_t i = 0; i < l->lanes; i++)
 		pthread_mutex_init(&l->lane[i].lock, NULL);
+	/* A side that has consumed all tells at least half of its window; the other half is room for ack, applied and a last word. */
+	l->reserve = tp_credits(conn, 0) / 2;
 	l->connection = recording_begin(recording, tp_peer(conn));
 	*out = l;
 	return 0;
@@ -51,6 +56,22 @@ void link_destroy(struct link *l)
 	free(l);
 }
 
+static void count(struct stats *stats, enum ft_counter c, uint64_t *counted, uint64_t now)
+{
+	stats_count(stats, c, now - *counted);
+	*counted = now;
+}
+
+void link_count(struct link *l, struct stats *stats)
+{
+	struct tp_stats st;
+
+	tp_stats(l->conn, &st);
+	count(stats, FT_COUNTER_BYTES_SENT, &l->counted_out, st.bytes_sent);
+	count(stats, FT_COUNTER_BYTES_RECEIVED, &l->counted_in, st.bytes_received);
+	count(stats, FT_COUNTER_DUPLICATES, &l->counted_twice, atomic_load(&l->duplicates));
+}
+
 void *link_begin(struct link *l, uint32_t lane, uint32_t *seq)
 {
 	struct link_lane *n = &l->lane[lane];
@@ -66,6 +87,10 @@ int link_end(struct link *l, uint32_t lane, size_t len, uint64_t deadline, struc
 	struct iovec iov = { .iov_base = n->buf, .iov_len = len };
 	int r;
 
+	if (n->over) {
+		pthread_mutex_unlock(&n->lock);
+		return err_set(err, -ESHUTDOWN, "the last word was sent");
+	}
 	/* before it is sent: the answer may be received before tp_send() is back, and must stand behind it */
 	recording_message(l->recording, l->connection, RECORDING_SENT, lane, n->buf, len);
 	r = tp_send(l->conn, lane, &iov, 1, deadline, err);
@@ -128,13 +153,54 @@ int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struc
 	return r;
 }
 
+int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body, uint64_t deadline,
+			  struct ft_error *err)
+{
+	struct pollfd stop = { .fd = stop_fd, .events = POLLIN };
+	const void *msg;
+	size_t len;
+
+	for (;;) {
+		uint64_t slice = deadline_in_ms(STOP_SLICE_MS);
+		int r = link_receive(l, lane, head, body, &msg, &len, slice < deadline ? slice : deadline, err);
+
+		if (r != -ETIMEDOUT || now_ns() >= deadline)
+			return r;
+		if (poll(&stop, 1, 0) > 0)
+			return err_set(err, -ECANCELED, "stopped");
+		err_clear(err);
+	}
+}
+
+/* Lane 0's buffer, or NULL if what is to be sent is to be left out. */
+static void *begin_spare(struct link *l, uint32_t *seq)
+{
+	struct link_lane *n = &l->lane[0];
+
+	if (pthread_mutex_trylock(&n->lock))
+		return NULL;
+	*seq = n->sent + 1;
+	if (!n->over && tp_credits(l->conn, 0) > l->reserve)
+		return n->buf;
+	pthread_mutex_unlock(&n->lock);
+	return NULL;
+}
+
 int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err)
 {
 	struct heartbeat h = { .time_ns = now_ns(), .echo_ns = echo_ns };
 	uint32_t seq;
-	void *buf = link_begin(l, 0, &seq);
+	void *buf = begin_spare(l, &seq);
 
-	return link_end(l, 0, create_heartbeat(buf, seq, &h), deadline, err);
+	return buf ? link_end(l, 0, create_heartbeat(buf, seq, &h), deadline, err) : -EAGAIN;
+}
+
+int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline, struct ft_error *err)
+{
+	uint32_t seq;
+	void *buf = begin_spare(l, &seq);
+
+	return buf ? link_end(l, 0, create_sync_progress(buf, epoch, seq, p), deadline, err) : -EAGAIN;
 }
 
 int link_send_mark(struct link *l, uint32_t type, uint64_t epoch, uint64_t deadline, struct ft_error *err)
@@ -147,8 +213,19 @@ int link_send_mark(struct link *l, uint32_t type, uint64_t epoch, uint64_t deadl
 
 int link_send_reason(struct link *l, uint32_t type, uint32_t code, const char *text, uint64_t deadline)
 {
+	struct link_lane *n = &l->lane[0];
 	uint32_t seq;
 	void *buf = link_begin(l, 0, &seq);
+	struct iovec iov = { .iov_base = buf };
+	int r = -ESHUTDOWN;
 
-	return link_end(l, 0, create_reason(buf, type, 0, seq, code, text), deadline, NULL);
+	if (!n->over) {
+		iov.iov_len = create_reason(buf, type, 0, seq, code, text);
+		recording_message(l->recording, l->connection, RECORDING_SENT, 0, buf, iov.iov_len);
+		r = tp_send(l->conn, 0, &iov, 1, deadline, NULL);
+	}
+	n->over = true;
+	n->sent += r == 0;
+	pthread_mutex_unlock(&n->lock);
+	return r;
 }

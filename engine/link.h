@@ -8,11 +8,13 @@
 #include <stdatomic.h>
 #include "codec.h"
 #include "recording.h"
+#include "stats.h"
 #include "transport.h"
 
 struct link_lane {
 	pthread_mutex_t lock;	       /* one record is made and sent at a time; rank: leaf but for the transport */
 	uint32_t sent;		       /* guarded by lock: seq of the last record */
+	bool over;		       /* guarded by lock: refuse, bye or error was sent, and is the last */
 	uint8_t buf[FTW_RECORD_MAX];   /* guarded by lock */
 	uint32_t received;	       /* receive thread only */
 };
@@ -22,14 +24,19 @@ struct link {
 	struct recording *recording; /* may be NULL; the session's */
 	uint32_t connection;	     /* its number there */
 	uint32_t lanes;		     /* lane 0 included */
+	uint32_t reserve;	     /* credits of lane 0 that heartbeats and progress leave to the records that must go */
 	struct link_lane *lane;
 	uint8_t *in;		     /* receive thread: the message that link_receive() gave last */
 	_Atomic uint64_t duplicates; /* records that came twice and were dropped */
+	uint64_t counted_out, counted_in, counted_twice; /* by link_count() */
 };
 
 /* link_create - takes over @conn (closed by link_destroy, also when this fails). */
 int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err);
 void link_destroy(struct link *l); /* no thread may be inside; NULL is harmless */
+
+/* link_count - add octets and repetitions since the last call to the session's figures.  The receive thread, then who destroys. */
+void link_count(struct link *l, struct stats *stats);
 
 /* link_begin - lock the lane; returns its buffer, *@seq is the number that the record must carry.  Then create_X(), then link_end(). */
 void *link_begin(struct link *l, uint32_t lane, uint32_t *seq);
@@ -44,8 +51,17 @@ int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, 
 int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struct cursor *body, const void **msg, size_t *len,
 		 uint64_t deadline, struct ft_error *err);
 
-/* Small records of lane 0 that both sides send. */
+/* link_receive_greeting - the same, and -ECANCELED soon after @stop_fd became readable: nobody cuts a connection that is not in use yet. */
+int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body, uint64_t deadline,
+			  struct ft_error *err);
+
+/* Records that may be left out: a heartbeat, a word of progress.  They go only if nobody else is sending on lane 0 and half of the peer's
+ * credits are there, so they never wait for the peer: who receives must not wait in sending, or the credit that it waits for stands
+ * unread behind a message.  -EAGAIN: it was left out. */
 int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err);
+int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline, struct ft_error *err);
+
+/* Records of lane 0 that must go.  Behind link_send_reason() nothing goes on lane 0 any more (-ESHUTDOWN). */
 int link_send_mark(struct link *l, uint32_t type, uint64_t epoch, uint64_t deadline, struct ft_error *err);
 int link_send_reason(struct link *l, uint32_t type, uint32_t code, const char *text, uint64_t deadline);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* options.c - the settings of a session: one table that command lines, config files, the control socket and the manual
- * pages are made from.  The text of a default in the table is the default: ft_config_init() parses it.
+ * pages are made from.  The text of a default in the table is the default: ft_config_init_sized() parses it.
  * Constant data and pure functions on the caller's struct ft_config; any thread. */
 #include "options.h"
 
@@ -21,6 +21,7 @@
 #define TIB (1024 * GIB)
 #define HOUR_MS UINT64_C(3600000)
 
+/* clang-format off */
 enum setting {
 	NAME, PEER, LISTEN, IDENTITY, RECORD, RECORD_PAYLOAD, INTERVAL, LANES, HEARTBEAT, HEARTBEAT_MISSES,
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
@@ -33,7 +34,6 @@ enum setting {
 #define BOOL(name, flags, value, help) { name, FT_OPT_BOOL, flags, 0, 1, NULL, "", value, help }
 #define CHOICE(name, flags, choices, value, help) { name, FT_OPT_CHOICE, flags, 0, 0, choices, "", value, help }
 
-/* clang-format off */
 static const struct ft_option options[NR_SETTINGS] = {
 	[NAME] = STRING("name", BOTH, "vm", "name of the machine; the same on both sides"),
 	[PEER] = STRING("peer", PRIMARY, "", "where the secondary listens: HOST:PORT or [ADDRESS]:PORT"),
@@ -44,8 +44,8 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[INTERVAL] = UINT("interval", PRIMARY | LIVE, 1, HOUR_MS, "ms", "50",
 			  "how long the guest runs between two checkpoints"),
 	[LANES] = UINT("lanes", BOTH, 1, 8, "", "1", "data connections side by side"),
-	[HEARTBEAT] = UINT("heartbeat", BOTH | LIVE, 5, 60000, "ms", "50", "how often each side says that it lives"),
-	[HEARTBEAT_MISSES] = UINT("heartbeat-misses", BOTH | LIVE, 2, 1000, "", "5",
+	[HEARTBEAT] = UINT("heartbeat", BOTH | LIVE, 5, 60000, "ms", "100", "how often each side says that it lives"),
+	[HEARTBEAT_MISSES] = UINT("heartbeat-misses", BOTH | LIVE, 2, 1000, "", "10",
 				  "that many heartbeats missing: the peer is lost"),
 	[CONNECT_TIMEOUT] = UINT("connect-timeout", BOTH, 100, HOUR_MS, "ms", "5000",
 				 "time for one attempt to connect, greeting included"),
@@ -280,7 +280,8 @@ static int refuse_form(const struct ft_option *opt, const char *text, struct ft_
 	case FT_OPT_CHOICE:
 		return err_set(err, -EINVAL, "%s: '%.64s' is not one of %s", opt->name, text, opt->choices);
 	case FT_OPT_SIZE:
-		return err_set(err, -EINVAL, "%s: '%.64s' is not a size such as 4096, 64K, 256M or 1G", opt->name, text);
+		return err_set(err, -EINVAL, "%s: '%.64s' is not a size such as 4096, 64K, 256M or 1G", opt->name,
+			       text);
 	case FT_OPT_UINT:
 	case FT_OPT_STRING:
 		break;
@@ -386,17 +387,17 @@ int ft_config_get(const struct ft_config *cfg, const char *name, char *buf, size
 	return 0;
 }
 
-void ft_config_init(struct ft_config *cfg, enum ft_role role)
+void ft_config_init_sized(struct ft_config *cfg, size_t size, enum ft_role role)
 {
+	struct ft_config all = { .struct_size = size, .role = role };
 	int r;
 
-	memset(cfg, 0, sizeof(*cfg));
-	cfg->struct_size = sizeof(*cfg);
-	cfg->role = role;
 	for (size_t i = 0; i < NR_SETTINGS; i++) {
-		r = ft_config_set(cfg, options[i].name, options[i].value, NULL);
+		r = ft_config_set(&all, options[i].name, options[i].value, NULL);
 		(void)r; /* a default that its own range refuses: tests/unit/test_options.c */
 	}
+	memset(cfg, 0, size);
+	memcpy(cfg, &all, size < sizeof(all) ? size : sizeof(all));
 }
 
 /* ---- inside the library ------------------------------------------------------------------------- */
@@ -440,8 +441,8 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 	if (cfg->record_payload && is_empty(cfg->record))
 		return err_set(err, -EINVAL, "record-payload: there is no recording, 'record' names no file");
 	if (cfg->role == FT_ROLE_PRIMARY && cfg->sync_pause_ms > cfg->pause_max_ms)
-		return err_set(err, -EINVAL, "sync-pause: %u ms is more than pause-max allows, %u ms", cfg->sync_pause_ms,
-			       cfg->pause_max_ms);
+		return err_set(err, -EINVAL, "sync-pause: %u ms is more than pause-max allows, %u ms",
+			       cfg->sync_pause_ms, cfg->pause_max_ms);
 	return 0;
 }
 

@@ -100,10 +100,6 @@ void primary_join(struct ft_session *s)
 {
 	struct primary *p = s->primary;
 
-	pthread_mutex_lock(&s->lock);
-	if (p->hello)
-		tp_cancel(p->hello->conn);
-	pthread_mutex_unlock(&s->lock);
 	if (p->thread_made)
 		pthread_join(p->thread, NULL);
 	p->thread_made = false;
@@ -151,8 +147,6 @@ void primary_regions_changed(struct ft_session *s)
 
 	pthread_mutex_lock(&s->lock);
 	p->regions_wanted++;
-	if (p->hello)
-		tp_cancel(p->hello->conn);
 	serving = p->regions_used && p->link && !p->lost;
 	if (serving) {
 		p->lost = true;

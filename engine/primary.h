@@ -34,6 +34,7 @@ struct epoch_job {
 	uint64_t cut_ns;	    /* when the guest was paused for it */
 	uint64_t nr_pages;	    /* captured, zero pages included */
 	uint64_t sent_ns;	    /* commit sent */
+	uint64_t apply_pages;	    /* how much the secondary has to apply, see ship.c */
 	bool busy;		    /* guarded by session lock: captured, not acknowledged */
 };
 
@@ -70,7 +71,6 @@ struct primary {
 	struct slab_plan *plan; /* ship thread only */
 
 	/* guarded by s->lock */
-	struct link *hello;	    /* a connection that is not agreed upon yet: stop and new regions cancel it */
 	bool lost;		    /* the connection is over */
 	struct ft_error loss_error; /* its first cause */
 	uint64_t acked, applied, sent; /* epochs of this connection */
@@ -102,8 +102,9 @@ int primary_wait_locked(struct primary *p, uint64_t deadline);
 /* sync_run - full sync up to and including the first epoch's capture.  0 or negative (the connection is lost). */
 int sync_run(struct primary *p);
 int epoch_run(struct primary *p);
-/* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free. */
-int epoch_wait(struct primary *p);
+/* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free.  *@cut: false if the operator only
+ * wants his stopped guest back. */
+int epoch_wait(struct primary *p, bool *cut);
 
 /* -- ship.c -- */
 void *ship_main(void *primary);

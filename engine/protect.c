@@ -16,6 +16,7 @@
 #include "thread.h"
 
 #define SUSPECT_RETRY_MS 50 /* a secondary that is still there is found again before output was held for long */
+#define OVERSLEPT_MS 250    /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
 #define BYE_MS 200	    /* how long an orderly end may wait for room in the socket */
 
 /* ---- the end of a connection ---- */
@@ -33,7 +34,7 @@ static bool mark_lost(struct primary *p, const struct ft_error *why)
 		p->loss_error = *why;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
-	queue_kick(&p->to_ship); /* ft-ship looks at once: the loss is told when it has ended */
+	queue_wake(&p->to_ship);
 	return first;
 }
 
@@ -97,7 +98,8 @@ static void stop_guest(struct primary *p)
 	struct ft_session *s = p->s;
 	struct ft_error err = { 0 };
 
-	if (s->ops.pause(s->user, &err))
+	/* for good: a pause may be one that ends with our process */
+	if (s->ops.guest_hold ? s->ops.guest_hold(s->user, true, &err) : s->ops.pause(s->user, &err))
 		log_error("primary", "%s: fenced, but the guest does not stop: %s", s->name, err.msg);
 	atomic_store(&s->guest_paused, true);
 	if (s->ops.output_drop)
@@ -223,11 +225,13 @@ static void end_hold(struct primary *p)
 
 static void epochs(struct primary *p)
 {
+	bool cut;
+
 	if (sync_run(p) || wait_first_ack(p))
 		return;
 	change(p, EV_FIRST_COMMIT, NULL);
-	while (epoch_wait(p) == 0) {
-		if (epoch_run(p))
+	while (epoch_wait(p, &cut) == 0) {
+		if (cut && epoch_run(p))
 			return;
 		serve_hold(p);
 	}
@@ -238,7 +242,7 @@ static void reclaim(struct primary *p)
 {
 	struct cds_wfcq_node *node;
 
-	while ((node = queue_get(&p->to_ship, 0))) {
+	while ((node = queue_drain(&p->to_ship))) {
 		struct work *w = (struct work *)node;
 
 		if (w->kind == WORK_SLAB)
@@ -272,7 +276,7 @@ static void serve(struct primary *p)
 	if (answering)
 		pthread_join(p->answer_thread, NULL);
 	reclaim(p);
-	stats_count(&s->stats, FT_COUNTER_DUPLICATES, atomic_load(&link->duplicates));
+	link_count(link, &s->stats);
 	pthread_mutex_lock(&s->lock);
 	p->link = NULL;
 	memcpy(p->loss, p->loss_error.msg, sizeof(p->loss));
@@ -325,6 +329,20 @@ static uint64_t attempt_deadline(struct primary *p, const struct ft_config *cfg)
 	return deadline;
 }
 
+/* Is it time to go on alone?  One who comes much too late to this question was stopped himself, and the standby may have been promoted
+ * meanwhile: he gets the time once more, to ask. */
+static bool suspect_over(struct primary *p, const struct ft_config *cfg)
+{
+	uint64_t now = now_ns();
+
+	if (cfg->on_loss != FT_ON_LOSS_CONTINUE || now < p->suspect_until_ns)
+		return false;
+	if (now < p->suspect_until_ns + OVERSLEPT_MS * NS_PER_MS)
+		return true;
+	p->suspect_until_ns = deadline_in_ms(cfg->suspect_ms);
+	return false;
+}
+
 static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 {
 	struct ft_session *s = p->s;
@@ -336,7 +354,7 @@ static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 	snprintf(reason, sizeof(reason), "%s%s%s", p->loss, *p->loss ? "; tried again: " : "", why->msg);
 	reason[FT_ERROR_MAX - 1] = '\0';
 	if (session_state(s) == FT_STATE_SUSPECT) {
-		if (cfg.on_loss == FT_ON_LOSS_CONTINUE && now_ns() >= p->suspect_until_ns) {
+		if (suspect_over(p, &cfg)) {
 			change(p, EV_SUSPECT_OVER, reason);
 			stop_tracking(p);
 		} else {

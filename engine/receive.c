@@ -91,6 +91,20 @@ static int on_goodbye(struct secondary *c, const struct record_head *head, struc
 		       why.text);
 }
 
+/* What is optional and unknown may be anywhere; the standby knows the lanes of those that tell pages. */
+static bool belongs_on_data_lane(uint32_t type)
+{
+	switch (type) {
+	case FTW_NOTIFY_WRITE:
+	case FTW_ZERO_PAGES:
+	case FTW_DEVICE_STATE:
+	case FTW_COMMIT:
+		return true;
+	default:
+		return (type & FTW_OPTIONAL) && !record_type_find(type);
+	}
+}
+
 static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, const struct record_head *head, struct cursor *body,
 		     const void *msg, size_t len, struct ft_error *err)
 {
@@ -98,6 +112,8 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 	char name[24];
 	int r;
 
+	if (lane && !belongs_on_data_lane(head->type))
+		return err_set(err, -EPROTO, "%s on data lane %u", record_name(head->type, name), lane);
 	switch (head->type) {
 	case FTW_NOTIFY_WRITE:
 	case FTW_ZERO_PAGES:
@@ -114,8 +130,8 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 	case FTW_ERROR:
 		return on_goodbye(c, head, body, err);
 	default:
-		if (head->type & FTW_OPTIONAL)
-			return 0;
+		if ((head->type & FTW_OPTIONAL) && !record_type_find(head->type))
+			return lane ? on_page_record(c, rx, lane, msg, len, err) : 0; /* the commit counts it */
 		return err_set(err, -EPROTO, "unexpected %s from the primary", record_name(head->type, name));
 	}
 }
@@ -126,7 +142,7 @@ static int silent(const struct secondary *c, uint64_t ns, struct ft_error *err)
 		       c->heartbeat_misses, c->heartbeat_ms);
 }
 
-/* A primary that takes no heartbeat is silent as well: its credits and its socket's room are used up. */
+/* A heartbeat that was left out is not missed: either something else is on its way, or the primary does not read. */
 static int keep_time(struct secondary *c, struct reception *rx, bool quiet, struct ft_error *err)
 {
 	uint64_t now = now_ns(), beat = c->heartbeat_ms * NS_PER_MS, limit = beat * c->heartbeat_misses;
@@ -135,9 +151,10 @@ static int keep_time(struct secondary *c, struct reception *rx, bool quiet, stru
 		uint64_t deadline = rx->heard_ns + limit > now + beat ? rx->heard_ns + limit : now + beat;
 		int r = link_send_heartbeat(c->link, rx->echo_ns, deadline, err);
 
-		if (r)
+		if (r && r != -EAGAIN)
 			return r == -ETIMEDOUT ? silent(c, now_ns() - rx->heard_ns, err) : r;
 		rx->beat_ns = now;
+		link_count(c->link, &c->s->stats);
 	}
 	if (quiet && now - rx->heard_ns > limit)
 		return silent(c, now - rx->heard_ns, err);
@@ -214,7 +231,6 @@ static void lost(struct secondary *c, int r, struct ft_error *err)
 		link_send_reason(c->link, FTW_ERROR, code, err->msg, deadline_in_ms(SEND_MS));
 	}
 	stats_count(&s->stats, FT_COUNTER_LOSSES, 1);
-	stats_count(&s->stats, FT_COUNTER_DUPLICATES, atomic_load(&c->link->duplicates));
 	log_warn("secondary", "%s: %s", s->name, err->msg);
 	if (session_event_from(s, FT_STATE_STANDBY, bye ? EV_PEER_BYE : EV_PEER_LOST_HELD, err->msg) < 0)
 		session_event_from(s, FT_STATE_STANDBY_SYNCING, bye ? EV_PEER_BYE : EV_PEER_LOST, err->msg);
@@ -234,6 +250,7 @@ void *receive_main(void *arg)
 	while (c->link_users)
 		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
 	link = c->link;
+	link_count(link, &s->stats);
 	c->link = NULL;
 	c->receiving = false;
 	s->peer[0] = '\0';

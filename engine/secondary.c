@@ -154,7 +154,6 @@ int secondary_create(struct ft_session *s, struct ft_error *err)
 	if (!c)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	c->s = s;
-	pthread_mutex_init(&c->role_lock, NULL);
 	pthread_mutex_init(&c->standby_lock, NULL);
 	s->secondary = c;
 	return greeting_create(c, err);
@@ -164,7 +163,12 @@ int secondary_start(struct ft_session *s, struct ft_error *err)
 {
 	struct secondary *c = s->secondary;
 	struct tp_params params = { .lanes = TP_LANES_MAX };
-	struct standby_options opt = { .lanes = s->cfg.lanes, .state_max = s->cfg.state_max };
+	struct standby_options opt = {
+		.lanes = s->cfg.lanes,
+		.state_max = s->cfg.state_max,
+		.huge_pages = s->cfg.huge_pages,
+		.lock_memory = s->cfg.lock_memory,
+	};
 	int r = standby_create(&c->standby, s->regions, &opt, err);
 
 	if (!r)
@@ -214,7 +218,6 @@ void secondary_destroy(struct ft_session *s)
 	standby_destroy(c->standby);
 	greeting_destroy(c);
 	pthread_mutex_destroy(&c->standby_lock);
-	pthread_mutex_destroy(&c->role_lock);
 	free(c);
 	s->secondary = NULL;
 }

@@ -8,6 +8,8 @@
  * Failover runs on its caller's thread, after receiving has ended and the last apply is done (failover.c).
  *
  * Must hold
+ *   - hello-ack is sent only in STANDBY_SYNCING: a primary that was accepted lets its output out, so what we held is an old image then;
+ *   - records are taken only while the state says that a primary is connected: none reaches a machine that runs;
  *   - ack(n) is sent only after the standby holds all of n and the state says STANDBY: what was acknowledged can be promoted;
  *   - the window of the receive image is open only while the peer may write: from hello or applied(n) to commit(n+1);
  *   - an apply that was begun is finished, also when the connection ends, before failover loads or a new session begins. */
@@ -26,7 +28,6 @@ struct secondary {
 	pthread_t accept_thread, apply_thread;
 	bool accept_made, apply_made;
 
-	pthread_mutex_t role_lock;    /* outermost: a hello is answered, or a promotion begins, not both (at most SEND_MS) */
 	pthread_mutex_t standby_lock; /* rank: below the session's lock is never taken with it held */
 	struct standby *standby;      /* guarded by standby_lock, but for standby_apply_run() */
 
@@ -36,9 +37,9 @@ struct secondary {
 	pthread_t receive_thread;
 	uint8_t session_id[16];
 	uint32_t heartbeat_ms, heartbeat_misses;
-	uint64_t generation;
 
 	/* guarded by s->lock */
+	uint64_t generation; /* of the primary */
 	bool receiving;	     /* ft-receive runs */
 	unsigned link_users; /* other threads inside of the link; ft-receive waits for them before it frees it */
 	bool receive_made;   /* ... and is to be joined */

@@ -468,7 +468,7 @@ int ft_session_failover(struct ft_session *s, unsigned flags, struct ft_failover
 
 /* ---- status ---- */
 
-void ft_session_status(struct ft_session *s, struct ft_status *out)
+static void read_status(struct ft_session *s, struct ft_status *out)
 {
 	const struct region_table *regions;
 
@@ -503,6 +503,15 @@ void ft_session_status(struct ft_session *s, struct ft_status *out)
 	else
 		secondary_memory(s, &out->memory_bytes, &out->memory_cap_bytes);
 	snprintf(out->bottleneck, sizeof(out->bottleneck), "%s", stats_bottleneck(&s->stats));
+}
+
+void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size)
+{
+	struct ft_status all;
+
+	read_status(s, &all);
+	memset(out, 0, size);
+	memcpy(out, &all, size < sizeof(all) ? size : sizeof(all));
 }
 
 void ft_session_stats(struct ft_session *s, struct ft_stats *out)

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <string.h>
+#include <stdlib.h>
 
 #include "clock.h"
 #include "digest.h"
@@ -19,8 +20,8 @@
 #include "thread.h"
 
 #define WRITE_PAGES_MAX (TP_WRITE_MAX / FT_PAGE_SIZE)
+#define PIECE_PAGES 256u
 #define APPLY_NS_PER_PAGE 50000 /* added to commit-timeout for applied: page faults cost 12 to 17 us on nested machines */
-#define IDLE_MS 100		/* ft-ship looks that often whether the connection is over */
 
 /* What ft-ship has sent of the epoch under way. */
 struct shipment {
@@ -107,32 +108,48 @@ static int tell_runs(struct primary *p, uint32_t type, uint32_t lane, uint64_t e
 	return link_end(p->link, lane, create_runs(buf, type, epoch, seq, run, count, digest), send_deadline(p), err);
 }
 
-static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *slab, struct ft_error *err)
+static void count_plan(struct primary *p, struct shipment *sh)
 {
 	const struct slab_plan *plan = p->plan;
-	uint32_t lane = lane_of(p, slab);
-	uint64_t ticket = 0;
-	int r = begin_epoch(p, sh, slab->epoch);
 
-	if (r)
-		return r;
-	slab_plan(slab, p->plan);
-	r = write_runs(p, slab, lane, &ticket, err);
-	if (!r)
-		r = tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest, err);
-	if (!r)
-		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest, err);
-	if (!r && ticket)
-		r = tp_wait_completed(p->link->conn, lane, ticket, send_deadline(p), err);
-	if (r)
-		return r;
 	sh->nr_data += plan->nr_data;
 	sh->nr_zero += plan->nr_zero;
 	sh->digest += plan->data_digest + plan->zero_digest;
 	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE;
 	stats_count(&p->s->stats, FT_COUNTER_PAGES, plan->nr_data);
 	stats_count(&p->s->stats, FT_COUNTER_ZERO_PAGES, plan->nr_zero);
-	return 0;
+}
+
+/* Slots [@first, @first + @nr): digested, sent and told while they are in the processor's cache; so are they on the other side. */
+static int ship_piece(struct primary *p, struct shipment *sh, const struct slab *slab, uint32_t first, uint32_t nr, uint32_t lane,
+		      uint64_t *ticket, struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	int r;
+
+	slab_plan(slab, first, nr, p->plan);
+	r = write_runs(p, slab, lane, ticket, err);
+	if (!r)
+		r = tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest, err);
+	if (!r)
+		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest, err);
+	if (!r)
+		count_plan(p, sh);
+	return r;
+}
+
+static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *slab, struct ft_error *err)
+{
+	uint32_t lane = lane_of(p, slab);
+	uint64_t ticket = 0;
+	int r = begin_epoch(p, sh, slab->epoch);
+	static uint32_t PIECE; if (!PIECE) PIECE = getenv("PIECE") ? (uint32_t)atoi(getenv("PIECE")) : PIECE_PAGES;
+
+	for (uint32_t at = 0; !r && at < slab->nr; at += PIECE)
+		r = ship_piece(p, sh, slab, at, slab->nr - at < PIECE ? slab->nr - at : PIECE, lane, &ticket, err);
+	if (!r && ticket)
+		r = tp_wait_completed(p->link->conn, lane, ticket, send_deadline(p), err);
+	return r;
 }
 
 static int ship_state(struct primary *p, const struct epoch_job *job, struct ft_error *err)
@@ -170,6 +187,13 @@ static int send_commit(struct primary *p, const struct shipment *sh, const struc
 	return link_end(p->link, 0, create_commit(buf, job->epoch, seq, &c), send_deadline(p), err);
 }
 
+/* What there is to apply, in pages that cost APPLY_NS_PER_PAGE.  The first epoch is the whole machine: all rounds of the full sync, and what
+ * is not told is looked at, and cleared where something is left (about 1 us a page). */
+static uint64_t apply_pages(const struct primary *p, const struct shipment *sh)
+{
+	return sh->nr_data + sh->nr_zero + (sh->epoch == 1 ? p->regions->nr_pages / 16 : 0);
+}
+
 static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job *job, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
@@ -184,13 +208,14 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	now = now_ns();
 	pthread_mutex_lock(&s->lock);
 	job->sent_ns = now;
+	job->apply_pages = apply_pages(p, sh);
 	p->sent = job->epoch;
 	pthread_mutex_unlock(&s->lock);
 	atomic_store(&s->epoch_sent, job->epoch);
-	r = send_commit(p, sh, job, err);
+	sh->bytes += job->state.len;
+	r = send_commit(p, sh, job, err); /* from here on the job may be acknowledged and filled again */
 	if (r)
 		return r;
-	sh->bytes += job->state.len;
 	stats_add(&s->stats, FT_METRIC_SHIP, now - sh->first_ns);
 	stats_phase(&s->stats, PHASE_SHIP, now - sh->first_ns);
 	stats_add(&s->stats, FT_METRIC_ZERO_PAGES, sh->nr_zero);
@@ -204,7 +229,7 @@ void *ship_main(void *arg)
 	struct shipment sh = { 0 };
 
 	while (!primary_lost(p)) {
-		struct work *w = (struct work *)queue_get(&p->to_ship, deadline_in_ms(IDLE_MS));
+		struct work *w = (struct work *)queue_get(&p->to_ship, DEADLINE_NEVER);
 		struct ft_error err = { 0 };
 		int r;
 
@@ -249,7 +274,7 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 		job->busy = false;
 		p->acked = epoch;
 		p->acked_ns = now;
-		p->acked_pages = job->nr_pages;
+		p->acked_pages = job->apply_pages;
 		atomic_store(&s->epoch_acked, epoch);
 		pthread_cond_broadcast(&s->cond);
 	}
@@ -329,7 +354,7 @@ static int on_record(struct primary *p, struct answers *a, uint32_t lane, const 
 	case FTW_ERROR:
 		return on_goodbye(head, body, err);
 	default:
-		if (head->type & FTW_OPTIONAL)
+		if ((head->type & FTW_OPTIONAL) && !record_type_find(head->type))
 			return 0;
 		return err_set(err, -EPROTO, "unexpected %s from the secondary", record_name(head->type, name));
 	}
@@ -372,7 +397,7 @@ static int silent(const struct primary *p, uint64_t ns, struct ft_error *err)
 		       p->heartbeat_misses, p->heartbeat_ms);
 }
 
-/* A secondary that takes no heartbeat is silent as well: its credits and its socket's room are used up. */
+/* A heartbeat that was left out is not missed: either something else is on its way, or the secondary does not read. */
 static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft_error *err)
 {
 	uint64_t now = now_ns(), limit = silence_max_ns(p), beat = p->heartbeat_ms * NS_PER_MS;
@@ -381,14 +406,26 @@ static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft
 		uint64_t deadline = a->heard_ns + limit > now + beat ? a->heard_ns + limit : now + beat;
 		int r = link_send_heartbeat(p->link, a->echo_ns, deadline, err);
 
-		if (r)
+		if (r && r != -EAGAIN)
 			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
+		link_count(p->link, &p->s->stats);
 	}
 	/* judged only when nothing was waiting to be read: a machine that was stopped itself first reads what came meanwhile */
 	if (quiet && now - a->heard_ns > limit)
 		return silent(p, now - a->heard_ns, err);
 	return check_late(p, now, err);
+}
+
+/* When to look at the clock: at the next heartbeat, and at least a few times within commit-timeout. */
+static uint64_t next_look(const struct primary *p, const struct answers *a)
+{
+	uint64_t beat = a->beat_ns + p->heartbeat_ms * NS_PER_MS, look;
+	struct ft_config cfg;
+
+	session_config(p->s, &cfg);
+	look = deadline_in_ms(cfg.commit_timeout_ms / 4);
+	return look < beat ? look : beat;
 }
 
 void *answer_main(void *arg)
@@ -406,7 +443,7 @@ void *answer_main(void *arg)
 		uint32_t lane;
 		size_t len;
 
-		r = link_receive(p->link, &lane, &head, &body, &msg, &len, a.beat_ns + p->heartbeat_ms * NS_PER_MS, &err);
+		r = link_receive(p->link, &lane, &head, &body, &msg, &len, next_look(p, &a), &err);
 		if (r == 0) {
 			a.heard_ns = now_ns();
 			r = on_record(p, &a, lane, &head, &body, &err);

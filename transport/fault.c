@@ -335,7 +335,7 @@ static int pass_message(struct fault *f, struct lane *l, const struct item *it, 
 	if (r == 0) {
 		drop = disappears(f);
 		cut_octets = f->spec.has_cut && f->octets + it->len >= f->spec.cut;
-		cut_message = f->messages + 1 == f->spec.cutmsg;
+		cut_message = f->spec.cutmsg && f->messages + 1 >= f->spec.cutmsg; /* two lanes may count at the same time */
 		twice = draw(f) % 100 < f->spec.dup;
 	}
 	pthread_mutex_unlock(&f->lock);

@@ -21,7 +21,8 @@
  *  T1  completed <= posted, and a ticket counts as completed only when its last octet is in the kernel.
  *  T2  octets reach a window only under windows->lock and after the check of the extent under that same lock.
  *  T3  after a frame went out in part and cannot be continued, the lane is torn and nothing more is sent on it.
- * Order of locks: sending turn, tx turn, rx_lock is taken alone; windows->lock and conn.lock nest in any of them. */
+ * Order of locks: sending turn, tx turn.  Who holds rx_lock only tries the tx turn; who holds the tx turn never asks for rx_lock.
+ * windows->lock, conn.lock and turn.lock are innermost. */
 #include "tcp.h"
 
 #include <errno.h>
@@ -475,7 +476,8 @@ static int tcp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket,
 
 /* -- send -- */
 
-static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why);
+static int read_lane(struct tcp *s, struct lane *l, bool place, struct ft_error *why);
+static bool in_write(const struct lane *l);
 static void lane_lost(struct tcp *s, struct lane *l, const struct ft_error *why);
 static void show_news(struct tcp *s);
 
@@ -490,7 +492,8 @@ static uint32_t tcp_credits(struct tp_conn *c, uint32_t lane)
 	return used < s->limits.credits_peers ? s->limits.credits_peers - (uint32_t)used : 0;
 }
 
-/* read_for_credit - in tp_recv()'s place, if nobody is there.  True: the socket is to be watched for more. */
+/* read_for_credit - in tp_recv()'s place, if nobody is there; up to the next message or write: between two tp_recv() windows do not change.
+ * True: the socket is to be watched for more. */
 static bool read_for_credit(struct tcp *s, struct lane *l)
 {
 	struct ft_error why;
@@ -500,12 +503,12 @@ static bool read_for_credit(struct tcp *s, struct lane *l)
 	if (pthread_mutex_trylock(&s->rx_lock) != 0)
 		return false;
 	if (conn_fate_rx(&s->conn, NULL) == 0 && l->phase != RX_OVER) {
-		r = read_lane(s, l, &why);
+		r = read_lane(s, l, false, &why);
 		if (r == -EPROTO)
 			conn_break(&s->conn, &why, NULL);
 		else if (r < 0)
 			lane_lost(s, l, &why);
-		more = l->phase != RX_OVER && !l->whole;
+		more = l->phase != RX_OVER && !l->whole && !in_write(l);
 		show_news(s);
 	}
 	pthread_mutex_unlock(&s->rx_lock);
@@ -804,12 +807,17 @@ static void take_message_octets(struct lane *l)
 	message_advance(l, n);
 }
 
-/* parse - what was read ahead, until more is needed or a message is whole. */
-static int parse(struct tcp *s, struct lane *l, struct ft_error *why)
+static bool in_write(const struct lane *l)
+{
+	return l->phase == RX_TABLE || l->phase == RX_PAYLOAD;
+}
+
+/* parse - what was read ahead, until more is needed or a message is whole; without @place, until a write begins. */
+static int parse(struct tcp *s, struct lane *l, bool place, struct ft_error *why)
 {
 	int r = 0;
 
-	while (r == 0 && !l->whole) {
+	while (r == 0 && !l->whole && (place || !in_write(l))) {
 		unsigned have = l->ahead_end - l->ahead_at;
 
 		switch (l->phase) {
@@ -916,9 +924,10 @@ static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error 
 	return n;
 }
 
-/* read_lane - until a message is whole, the socket is empty (ready becomes false), or the budget is used.
+/* read_lane - until a message is whole, the socket is empty (ready becomes false), or the budget is used; without @place, until a write
+ * begins.
  * -EPROTO: a breach; another error: the lane is lost. */
-static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why)
+static int read_lane(struct tcp *s, struct lane *l, bool place, struct ft_error *why)
 {
 	size_t budget = READ_BUDGET;
 	bool empty = false;
@@ -926,9 +935,9 @@ static int read_lane(struct tcp *s, struct lane *l, struct ft_error *why)
 	l->ready = true;
 	for (;;) {
 		ssize_t n;
-		int r = parse(s, l, why);
+		int r = parse(s, l, place, why);
 
-		if (r != 0 || l->whole || l->phase == RX_OVER)
+		if (r != 0 || l->whole || l->phase == RX_OVER || (!place && in_write(l)))
 			return r;
 		if (empty)
 			l->ready = false; /* epoll tells when there is more */
@@ -1028,7 +1037,7 @@ static int look_around(struct tcp *s, void *buf, uint32_t *lane, size_t *len, st
 		int r = 0;
 
 		if (!l->whole && l->ready && l->phase != RX_OVER)
-			r = read_lane(s, l, &why);
+			r = read_lane(s, l, true, &why);
 		if (r == -EPROTO)
 			return conn_break(&s->conn, &why, err);
 		if (r < 0)

@@ -84,13 +84,13 @@ int tp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_
 
 /* tp_send - one message, gathered.  May wait for a credit or for room.  -ETIMEDOUT: nothing was sent, the connection is fine; if time
  * runs out in the middle of the message the connection is broken, -EPIPE.  Credits come in through tp_recv(); while no thread is in
- * there, a tp_send() that waits for one reads its lane itself, up to the next message. */
+ * there, a tp_send() that waits for one reads its lane itself, up to the next message or write. */
 int tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned nr_iov, uint64_t deadline, struct ft_error *err);
 /* tp_credits - messages that may be sent on the lane now without waiting for the peer. */
 uint32_t tp_credits(struct tp_conn *c, uint32_t lane);
 
 /* tp_recv - the next message into @buf (@cap >= TP_MESSAGE_MAX); *@lane, *@len say which and how long.
- * Writes that arrive meanwhile are put in place here.  -ETIMEDOUT: nothing yet, the connection is fine; a message that has come in part is kept.
+ * Writes that arrive meanwhile are put in place here, and only here: between two calls windows do not change.  -ETIMEDOUT: nothing yet, the connection is fine; a message that has come in part is kept.
  * -ENODATA: the peer closed in an orderly way. */
 int tp_recv(struct tp_conn *c, void *buf, size_t cap, uint32_t *lane, size_t *len, uint64_t deadline, struct ft_error *err);
 

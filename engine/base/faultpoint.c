@@ -60,7 +60,6 @@ static const char *const names[] = {
 	"session/text",
 	"slab/create",
 	"standby/create",
-	"standby/map",
 	"tcp/accept",
 	"tcp/answer",
 	"tcp/bind",

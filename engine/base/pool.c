@@ -55,7 +55,7 @@ struct pool {
 	int flags; /* MALLOCX_*: our arena, no thread cache */
 	unsigned arena;
 	bool has_arena;
-	atomic_bool huge_refused;	 /* the kernel has no huge pages; relaxed, only told */
+	atomic_bool huge_refused;            /* the kernel has no huge pages; relaxed, only told */
 	_Atomic uint64_t mapped, used, peak; /* relaxed: counts, they order nothing */
 };
 
@@ -70,8 +70,8 @@ static bool charge(struct pool *p, uint64_t len)
 	} while (!atomic_compare_exchange_weak_explicit(&p->mapped, &old, old + len, memory_order_relaxed,
 							memory_order_relaxed));
 	peak = atomic_load_explicit(&p->peak, memory_order_relaxed);
-	while (peak < old + len && !atomic_compare_exchange_weak_explicit(&p->peak, &peak, old + len, memory_order_relaxed,
-									  memory_order_relaxed))
+	while (peak < old + len && !atomic_compare_exchange_weak_explicit(&p->peak, &peak, old + len,
+									  memory_order_relaxed, memory_order_relaxed))
 		;
 	return true;
 }
@@ -129,7 +129,8 @@ static void unmap_extent(struct pool *p, void *mem, size_t len)
 	discharge(p, len);
 }
 
-static void *hook_alloc(extent_hooks_t *hooks, void *at, size_t len, size_t align, bool *zero, bool *commit, unsigned arena)
+static void *hook_alloc(extent_hooks_t *hooks, void *at, size_t len, size_t align, bool *zero, bool *commit,
+			unsigned arena)
 {
 	void *mem;
 
@@ -164,7 +165,8 @@ static bool hook_split(extent_hooks_t *hooks, void *mem, size_t len, size_t len_
 	return false;
 }
 
-static bool hook_merge(extent_hooks_t *hooks, void *a, size_t len_a, void *b, size_t len_b, bool committed, unsigned arena)
+static bool hook_merge(extent_hooks_t *hooks, void *a, size_t len_a, void *b, size_t len_b, bool committed,
+		       unsigned arena)
 {
 	(void)hooks, (void)a, (void)len_a, (void)b, (void)len_b, (void)committed, (void)arena;
 	return false;
@@ -187,13 +189,13 @@ static int check_lock(uint64_t cap, struct ft_error *err)
 	if ((r != -EAGAIN && r != -EPERM) || getrlimit(RLIMIT_MEMLOCK, &limit) || limit.rlim_cur == RLIM_INFINITY)
 		return err_sys(err, r, "locked memory: %llu bytes", (unsigned long long)cap);
 	snprintf(hard, sizeof(hard), "%llu", (unsigned long long)limit.rlim_max);
-	return err_set(err, -ENOMEM,
-		       "locked memory: RLIMIT_MEMLOCK is %llu bytes (hard limit %s), and %llu are needed on top of what this "
-		       "process has locked already; raise it with \"ulimit -l %llu\", with LimitMEMLOCK=%llu in the systemd "
-		       "unit, or in /etc/security/limits.conf",
-		       (unsigned long long)limit.rlim_cur, limit.rlim_max == RLIM_INFINITY ? "none" : hard,
-		       (unsigned long long)cap,
-		       (unsigned long long)((cap + 1023) / 1024), (unsigned long long)cap);
+	return err_set(
+		err, -ENOMEM,
+		"locked memory: RLIMIT_MEMLOCK is %llu bytes (hard limit %s), and %llu are needed on top of what this "
+		"process has locked already; raise it with \"ulimit -l %llu\", with LimitMEMLOCK=%llu in the systemd "
+		"unit, or in /etc/security/limits.conf",
+		(unsigned long long)limit.rlim_cur, limit.rlim_max == RLIM_INFINITY ? "none" : hard,
+		(unsigned long long)cap, (unsigned long long)((cap + 1023) / 1024), (unsigned long long)cap);
 }
 
 /* Metadata stays out of the hooks: it comes in blocks of 2 MiB, of which a few pages are touched, and would eat the cap. */
@@ -236,8 +238,11 @@ int pool_create(struct pool **out, const struct pool_options *opt, struct ft_err
 	if (!p)
 		return err_sys(err, -ENOMEM, "pool");
 	p->opt = *opt;
-	p->hooks = (extent_hooks_t){ .alloc = hook_alloc, .dalloc = hook_dalloc, .destroy = hook_destroy,
-				     .split = hook_split, .merge = hook_merge };
+	p->hooks = (extent_hooks_t){ .alloc = hook_alloc,
+				     .dalloc = hook_dalloc,
+				     .destroy = hook_destroy,
+				     .split = hook_split,
+				     .merge = hook_merge };
 	r = create_arena(p);
 	if (r) {
 		pool_destroy(p);

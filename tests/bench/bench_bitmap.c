@@ -209,7 +209,8 @@ static void expect_same(const struct result *r, struct walk a, struct walk b)
 
 static void measure(const struct setting *s, struct result *r)
 {
-	static double summary[REPS_MAX], clear[REPS_MAX], plain[REPS_MAX], plain2[REPS_MAX], ratio[REPS_MAX], ratio2[REPS_MAX];
+	static double summary[REPS_MAX], clear[REPS_MAX], plain[REPS_MAX], plain2[REPS_MAX], ratio[REPS_MAX],
+		ratio2[REPS_MAX];
 	struct walk a, b;
 	uint64_t t;
 
@@ -259,8 +260,11 @@ static void put_column(struct sample v)
 
 static void print(const struct setting *s, const struct result *r, bool first)
 {
-	static const char *const names[] = { "summary_us", "clear_us", "flat_us", "flat2_us", "flat/summary", "flat2/summary" };
-	const struct sample v[] = { r->summary_us, r->clear_us, r->flat_us, r->flat2_us, r->flat_ratio, r->flat2_ratio };
+	static const char *const names[] = { "summary_us", "clear_us",     "flat_us",
+					     "flat2_us",   "flat/summary", "flat2/summary" };
+	const struct sample v[] = {
+		r->summary_us, r->clear_us, r->flat_us, r->flat2_us, r->flat_ratio, r->flat2_ratio
+	};
 
 	if (first && !s->json) {
 		printf("%-6s %-5s", "dirty", "cache");
@@ -269,8 +273,8 @@ static void print(const struct setting *s, const struct result *r, bool first)
 		printf("\n");
 	}
 	if (s->json)
-		printf("%s\n  {\"dirty\": \"%s\", \"nr_dirty\": %" PRIu64 ", \"cache\": \"%s\"", first ? "" : ",", r->name,
-		       r->nr_dirty, r->cold ? "cold" : "warm");
+		printf("%s\n  {\"dirty\": \"%s\", \"nr_dirty\": %" PRIu64 ", \"cache\": \"%s\"", first ? "" : ",",
+		       r->name, r->nr_dirty, r->cold ? "cold" : "warm");
 	else
 		printf("%-6s %-5s", r->name, r->cold ? "cold" : "warm");
 	for (size_t i = 0; i < sizeof(v) / sizeof(v[0]); i++)
@@ -290,10 +294,11 @@ static void run(const struct setting *s)
 	};
 
 	if (s->json)
-		printf("{\"bench\": \"bitmap\", \"nr_pages\": %" PRIu64 ", \"reps\": %u, \"results\": [", s->nr_pages, s->reps);
-	else
-		printf("%" PRIu64 " pages (%" PRIu64 " GiB), %u repetitions; median (quartiles)\n", s->nr_pages, s->nr_pages >> 18,
+		printf("{\"bench\": \"bitmap\", \"nr_pages\": %" PRIu64 ", \"reps\": %u, \"results\": [", s->nr_pages,
 		       s->reps);
+	else
+		printf("%" PRIu64 " pages (%" PRIu64 " GiB), %u repetitions; median (quartiles)\n", s->nr_pages,
+		       s->nr_pages >> 18, s->reps);
 	for (size_t i = 0; i < sizeof(results) / sizeof(results[0]); i++) {
 		measure(s, &results[i]);
 		print(s, &results[i], i == 0);
@@ -302,12 +307,13 @@ static void run(const struct setting *s)
 		printf("\n]}\n");
 }
 
-static const char usage[] = "usage: bench_bitmap [--quick] [--json] [--reps N] [--gib N]\n"
-			    "Fetch, clear and walk the dirty pages of a 64 GiB guest: summary bitmap beside a flat scan.\n"
-			    "  --quick   few repetitions, for ctest\n"
-			    "  --json    machine-readable\n"
-			    "  --reps N  repetitions, 1 to 1001 (default 101)\n"
-			    "  --gib N   guest size (default 64)\n";
+static const char usage[] =
+	"usage: bench_bitmap [--quick] [--json] [--reps N] [--gib N]\n"
+	"Fetch, clear and walk the dirty pages of a 64 GiB guest: summary bitmap beside a flat scan.\n"
+	"  --quick   few repetitions, for ctest\n"
+	"  --json    machine-readable\n"
+	"  --reps N  repetitions, 1 to 1001 (default 101)\n"
+	"  --gib N   guest size (default 64)\n";
 
 static void *map(size_t len)
 {
@@ -333,9 +339,9 @@ static bool prepare(uint64_t nr_pages)
 int main(int argc, char **argv)
 {
 	static const struct option options[] = {
-		{ "quick", no_argument, NULL, 'q' },	  { "json", no_argument, NULL, 'j' },
+		{ "quick", no_argument, NULL, 'q' },      { "json", no_argument, NULL, 'j' },
 		{ "reps", required_argument, NULL, 'r' }, { "gib", required_argument, NULL, 'g' },
-		{ "help", no_argument, NULL, 'h' },	  { 0 },
+		{ "help", no_argument, NULL, 'h' },       { 0 },
 	};
 	struct setting s = { .nr_pages = UINT64_C(16) << 20, .reps = 101 };
 

@@ -195,28 +195,25 @@ def free_port():
 
 
 class FtPair:
-    """ftqemu secondary and primary over TCP on this machine; console: what clients of the primary see."""
+    """ftqemu primary and secondary over TCP on this machine.  The secondary comes when the guest is up, so that the statistics
+    are those of a guest that runs, and not of one that boots.  console: what clients of the primary see."""
 
     def __init__(self, procs, build, qemu_args, primary_options=(), secondary_options=()):
         self.procs, self.build = procs, build
         address = '127.0.0.1:%d' % free_port()
+        self.primary = self._start('primary', ['--secondary', address, '--reconnect', '100', *primary_options], qemu_args)
+        self._until('primary', lambda s: True)
+        self.console = Console(open(self.path('primary', 'console'), encoding='utf-8', errors='replace'))  # read to the end of the test
+        self.console.until('READY', lambda line: 'READY' in line, past=True)
         self.secondary = self._start('secondary', ['--listen', address, *secondary_options], qemu_args)
-        self._until('secondary', lambda s: s['state'] == 'waiting')
-        self.primary = self._start('primary', ['--secondary', address, *primary_options], qemu_args)
-        path = self.path('primary', 'console')
-        end = time.monotonic() + WAIT_S
-        while not os.path.exists(path):
-            if time.monotonic() > end or self.primary.poll() is not None:
-                raise Failed('primary: ' + procs.log('primary'))
-            time.sleep(0.02)
-        self.console = Console(open(path, encoding='utf-8', errors='replace'))  # noqa: SIM115 - read by a thread to the end
 
     def path(self, side, what):
         return os.path.join(self.procs.dir, side + '.' + what)
 
     def _start(self, side, options, qemu_args):
         return self.procs.start(side, [
-            os.path.join(self.build, 'tools', 'ftqemu', 'ftqemu'), side, '--control', self.path(side, 'ctl'), *options, '--',
+            os.path.join(self.build, 'tools', 'ftqemu', 'ftqemu'), side, '--name', 'e2e-%d-%s' % (os.getpid(), side),
+            '--heartbeat-misses', '40', '--control', self.path(side, 'ctl'), *options, '--',
             'qemu-system-x86_64', *qemu_args, '-serial', 'file:' + self.path(side, 'console')])
 
     def ctl(self, side, *command):
@@ -235,8 +232,16 @@ class FtPair:
                 raise Failed('%s: %s; %s' % (side, status, self.procs.log(side)))
             time.sleep(0.05)
 
+    def end(self):
+        """Orderly: both clean up behind them."""
+        for p in (self.secondary, self.primary):
+            p.terminate()
+            try:
+                p.wait(10)
+            except subprocess.TimeoutExpired:
+                self.procs.kill(p)
+
     def wait_protected(self):
-        self.console.until('READY', lambda line: 'READY' in line, past=True)
         return self._until('primary', lambda s: s['state'] == 'protected')
 
     def stats(self):

@@ -92,9 +92,16 @@ static bool revoked(void *user)
 	return !user;
 }
 
-static const struct control_ops ops = { .status = status, .stats = stats, .get = get, .set = set, .wait = wait_for,
-					.checkpoint = checkpoint, .pause_guest = guest, .resume_guest = guest,
-					.failover = failover, .stop = stop };
+static const struct control_ops ops = { .status = status,
+					.stats = stats,
+					.get = get,
+					.set = set,
+					.wait = wait_for,
+					.checkpoint = checkpoint,
+					.pause_guest = guest,
+					.resume_guest = guest,
+					.failover = failover,
+					.stop = stop };
 
 static void check_reply(const char *text, size_t len)
 {
@@ -129,7 +136,9 @@ static void ask(const struct control_env *env, const uint8_t *data, size_t size)
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-	struct control_env with = { .ops = &ops, .session = (struct ft_session *)&cfg, .extra = extra, .is_revoked = revoked };
+	struct control_env with = {
+		.ops = &ops, .session = (struct ft_session *)&cfg, .extra = extra, .is_revoked = revoked
+	};
 	struct control_env without = { .ops = &ops };
 
 	if (size > CONTROL_LINE_MAX)

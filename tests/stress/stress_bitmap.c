@@ -6,6 +6,8 @@
  *   repeated	owned by one writer, which bumps the page's version and sets the bit, again and again.  The collector reads
  *		the version of each page it takes.  Before each take it reads how far each writer has come; after it,
  *		each set up to there must have been seen with its version or a later one: never lost, never late.
+ *   shared	the same, but all writers set the same page, and each has a version of its own for it: whoever finds the bit
+ *		set already must be able to rely on it all the same.
  *   handed	owned by one writer, which writes a plain (not atomic) word and then sets the bit; the collector takes the
  *		bit, reads the word and hands the page back.  ThreadSanitizer thus checks that take acquires what set
  *		released, and the word must be the one expected.
@@ -32,7 +34,12 @@ static void window(void);
 #undef atomic_load
 #undef atomic_fetch_or
 #undef atomic_exchange
-#define with_window(op) ({ __auto_type result_ = (op); window(); result_; })
+#define with_window(op)                                                                                                \
+	({                                                                                                             \
+		__auto_type result_ = (op);                                                                            \
+		window();                                                                                              \
+		result_;                                                                                               \
+	})
 #define atomic_load(p) with_window(atomic_load_explicit(p, memory_order_seq_cst))
 #define atomic_fetch_or(p, v) with_window(atomic_fetch_or_explicit(p, v, memory_order_seq_cst))
 #define atomic_exchange(p, v) with_window(atomic_exchange_explicit(p, v, memory_order_seq_cst))
@@ -43,8 +50,8 @@ static void window(void);
 
 #define NR_WRITERS 4
 #define NR_PAGES (64 * 64 * 64 * 2) /* leaf lines, two of summary, and one above */
-#define SLOTS 24		     /* words in use by each kind; few, so that they meet */
-#define SPREAD 21577		     /* pages from one of them to the next */
+#define SLOTS 24                    /* words in use by each kind; few, so that they meet */
+#define SPREAD 21577                /* pages from one of them to the next */
 #define RUN_MAX 130
 
 enum kind { REPEATED, HANDED, SHARED };
@@ -53,7 +60,7 @@ struct writer {
 	unsigned id;
 	pthread_t thread;
 	_Atomic uint64_t done; /* steps; release after the set, pairs with the acquire in collect() */
-	uint64_t fresh;	       /* bits that this writer made 1; read after join */
+	uint64_t fresh;        /* bits that this writer made 1; read after join */
 	uint64_t checked;      /* collector only */
 };
 
@@ -61,8 +68,8 @@ static struct bitmap *dirty, *taken;
 static struct writer writers[NR_WRITERS];
 static atomic_bool stop;
 static _Atomic uint64_t version[NR_PAGES]; /* relaxed: ordered by the bitmap, that is what is tested */
-static uint64_t seen[NR_PAGES];		   /* collector only */
-static uint64_t plain[NR_PAGES];	   /* handed pages; ordered by the bitmap one way, by away[] the other */
+static uint64_t seen[NR_PAGES];            /* collector only */
+static uint64_t plain[NR_PAGES];           /* handed pages; ordered by the bitmap one way, by away[] the other */
 static _Atomic bool away[NR_PAGES];
 static uint64_t nr_taken, nr_takes, nr_handed;
 
@@ -102,8 +109,8 @@ static uint64_t page_of(enum kind kind, unsigned id, uint64_t n)
 
 static void fail(const char *what, uint64_t page, uint64_t got, uint64_t want)
 {
-	printf("FAIL: %s: page %" PRIu64 ": %" PRIu64 ", expected %" PRIu64 " (take %" PRIu64 ")\n", what, page, got, want,
-	       nr_takes);
+	printf("FAIL: %s: page %" PRIu64 ": %" PRIu64 ", expected %" PRIu64 " (take %" PRIu64 ")\n", what, page, got,
+	       want, nr_takes);
 	exit(1);
 }
 
@@ -142,7 +149,8 @@ static void *write_pages(void *arg)
 		hand(w, n);
 		r = mix(n ^ (uint64_t)w->id << 60);
 		if (r % 16 == 0) /* in lines of their own, between the slots */
-			w->fresh += bitmap_set_run(dirty, slot(r / 16) + 1024 + r / 1024 % 8192, 1 + (r >> 40) % RUN_MAX);
+			w->fresh +=
+				bitmap_set_run(dirty, slot(r / 16) + 1024 + r / 1024 % 8192, 1 + (r >> 40) % RUN_MAX);
 		rest(r >> 32);
 	}
 	return NULL;
@@ -214,8 +222,8 @@ int main(int argc, char **argv)
 		fail("bits taken", 0, nr_taken, fresh);
 	if (!bitmap_empty(dirty) || nr_handed == 0)
 		fail("bits left, or nothing handed over", 0, bitmap_count(dirty), 0);
-	printf("%" PRIu64 " steps, %" PRIu64 " takes, %" PRIu64 " bits set and taken, %" PRIu64 " pages handed over\n", steps,
-	       nr_takes, nr_taken, nr_handed);
+	printf("%" PRIu64 " steps, %" PRIu64 " takes, %" PRIu64 " bits set and taken, %" PRIu64 " pages handed over\n",
+	       steps, nr_takes, nr_taken, nr_handed);
 	bitmap_destroy(dirty);
 	bitmap_destroy(taken);
 	return 0;

@@ -21,9 +21,16 @@ static atomic_bool enough;
 static atomic_uint answers, failures;
 
 static const char *const lines[] = {
-	"{\"cmd\":\"status\"}\n", "{\"cmd\":\"stats\"}\n", "{\"cmd\":\"set\",\"name\":\"interval\",\"value\":20}\n",
-	"{\"cmd\":\"get\"}\n", "{\"cmd\":\"checkpoint\",\"timeout_ms\":5}\n", "{\"cmd\":\"pause\"}\n", "{\"cmd\":\"resume\"}\n",
-	"{\"cmd\":\"wait\",\"states\":\"fenced\",\"timeout_ms\":20}\n", "{\"cmd\":\"ping\"}\n", "nonsense\n",
+	"{\"cmd\":\"status\"}\n",
+	"{\"cmd\":\"stats\"}\n",
+	"{\"cmd\":\"set\",\"name\":\"interval\",\"value\":20}\n",
+	"{\"cmd\":\"get\"}\n",
+	"{\"cmd\":\"checkpoint\",\"timeout_ms\":5}\n",
+	"{\"cmd\":\"pause\"}\n",
+	"{\"cmd\":\"resume\"}\n",
+	"{\"cmd\":\"wait\",\"states\":\"fenced\",\"timeout_ms\":20}\n",
+	"{\"cmd\":\"ping\"}\n",
+	"nonsense\n",
 	"{\"cmd\":\"wait\",\"states\":\"fenced\",\"timeout_ms\":600000}\n",
 };
 enum { LINES = sizeof(lines) / sizeof(lines[0]) };

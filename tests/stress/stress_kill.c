@@ -18,7 +18,7 @@
 
 #define PAUSE_BOUND_MS 5000u /* far above any pause of these small guests, below what a stuck one takes */
 #define OCTETS_FIRST 40.0
-#define OCTETS_LAST_PRIMARY 3e6 /* the full sync of these guests is 400 KB, an epoch about 400 KB */
+#define OCTETS_LAST_PRIMARY 8e6 /* the full sync of these guests is 400 KB, an epoch about 400 KB */
 #define OCTETS_LAST_SECONDARY 3e3
 
 struct tally {
@@ -123,8 +123,9 @@ static void kill_at_octet(uint64_t octets, enum proxy_way way, struct tally *t)
 
 static void report(const char *what, unsigned places, const struct tally *t)
 {
-	printf("%s: %u places: %" PRIu64 " without an image yet, %" PRIu64 " promoted (last epochs %" PRIu64 " in all)\n", what, places,
-	       t->no_image, t->promoted, t->epochs);
+	printf("%s: %u places: %" PRIu64 " without an image yet, %" PRIu64 " promoted (last epochs %" PRIu64
+	       " in all)\n",
+	       what, places, t->no_image, t->promoted, t->epochs);
 	CHECK(!places || t->promoted > 0, "%s: no place was late enough for a complete image: try more", what);
 }
 
@@ -151,7 +152,7 @@ static void octets(unsigned places, enum proxy_way way)
 
 int main(int argc, char **argv)
 {
-	unsigned nr_records = 40, nr_octets = 30;
+	unsigned nr_records = 30, nr_octets = 20;
 
 	for (int i = 1; i + 1 < argc; i += 2) {
 		if (strcmp(argv[i], "--records") == 0)

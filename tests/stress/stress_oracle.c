@@ -16,10 +16,24 @@
 
 #define EPOCHS_PER_GUEST 100
 
-static const char *const fault_kinds[] = {
-	"delay=3",    "reorder=1,delay=2", "dup=30",      "slow=20000000", "cut=2000000", "cutmsg=150",
-	"oneway=150", "stall=150:200",	   "stall=150:0", "corrupt=60",
+/* What the wrapper does (transport/fault.c), and what must have come of it before the part is over. */
+static const struct fault_kind {
+	const char *spec;
+	bool loses;              /* connections */
+	enum ft_counter counter; /* on the secondary is not 0; FT_COUNTER_COUNT: none */
+} fault_kinds[] = {
+	{ "delay=3", false, FT_COUNTER_COUNT },
+	{ "reorder=1,delay=2", false, FT_COUNTER_COUNT },
+	{ "dup=30", false, FT_COUNTER_DUPLICATES },
+	{ "slow=20000000", false, FT_COUNTER_COUNT },
+	{ "stall=150:200", false, FT_COUNTER_COUNT },
+	{ "cut=2000000", true, FT_COUNTER_COUNT },
+	{ "cutmsg=150", true, FT_COUNTER_COUNT },
+	{ "oneway=150", true, FT_COUNTER_COUNT },
+	{ "stall=150:0", true, FT_COUNTER_COUNT },
+	{ "corrupt=60", true, FT_COUNTER_REFUSALS },
 };
+#define LOSSES 4u
 
 static void draw_memory(struct rng *r, struct sim_config *c)
 {
@@ -45,7 +59,8 @@ static void draw_guest(struct rng *r, struct sim_config *c)
 
 static const char *draw_settings(struct rng *r, char *buf, size_t size)
 {
-	snprintf(buf, size, "lanes=%u,interval=%u,suspect=20000,pause-max=10000", (unsigned)rng_range(r, 1, 4), (unsigned)rng_range(r, 1, 3));
+	snprintf(buf, size, "lanes=%u,interval=%u,suspect=20000,pause-max=10000", (unsigned)rng_range(r, 1, 4),
+		 (unsigned)rng_range(r, 1, 3));
 	return buf;
 }
 
@@ -74,7 +89,8 @@ static void must_bite(void)
 	sim_lose_dirty(p.primary_sim, 20);
 	pair_wait_applied(&p, 200);
 	CHECK(sim_lost_dirty(p.primary_sim) > 0, "no dirty page was lost, so nothing was tried");
-	CHECK(atomic_load(&p.differs), "the oracle did not notice %" PRIu64 " lost dirty pages", sim_lost_dirty(p.primary_sim));
+	CHECK(atomic_load(&p.differs), "the oracle did not notice %" PRIu64 " lost dirty pages",
+	      sim_lost_dirty(p.primary_sim));
 	printf("bite: noticed: %s\n", p.difference.msg);
 	pair_close(&p);
 }
@@ -114,33 +130,51 @@ static void run_plain(struct rng *r, uint64_t epochs)
 	printf("plain: %" PRIu64 " epochs of %" PRIu64 " guests are what the oracle says\n", compared, guests);
 }
 
-/* A wrapper that cuts does so again and again: the primary comes back each time and starts with a full sync. */
-static void run_fault(struct rng *r, const char *kind, uint64_t epochs)
+static void open_faulty(struct pair *p, struct rng *r, const struct fault_kind *kind)
 {
-	struct pair_options opt;
 	char settings[160], drawn[120], spec[96];
-	struct pair p;
+	struct pair_options opt;
 
 	pair_options_init(&opt);
 	opt.compare = true;
 	/* what says nothing any more is to be noticed in time */
-	snprintf(settings, sizeof(settings), "heartbeat-misses=10,%s", draw_settings(r, drawn, sizeof(drawn)));
+	snprintf(settings, sizeof(settings), "heartbeat-misses=10,commit-timeout=1000,%s",
+		 draw_settings(r, drawn, sizeof(drawn)));
 	opt.primary = settings;
 	opt.secondary = "heartbeat-misses=10";
-	snprintf(spec, sizeof(spec), "%s,seed=%" PRIu64, kind, rng_next(r) % 100000);
+	snprintf(spec, sizeof(spec), "%s,seed=%" PRIu64, kind->spec, rng_next(r) % 100000);
 	opt.fault = spec;
 	draw_guest(r, &opt.sim);
+	opt.sim.nr_regions = 1; /* a full sync must fit into what the wrapper lets through */
+	opt.sim.region_bytes[0] = 150 * FT_PAGE_SIZE;
 	opt.sim.pages_per_epoch = 0;
 	opt.sim.rate = 5000;
 	opt.sim.state_bytes = 5000;
-	pair_open(&p, &opt);
-	pair_wait_applied(&p, epochs);
-	pair_check_compared(&p);
+	pair_open(p, &opt);
+}
+
+/* A wrapper that breaks a connection does so again and again: the primary comes back each time and starts with a full sync. */
+static void run_fault(struct rng *r, const struct fault_kind *kind, uint64_t epochs)
+{
+	static struct ft_stats stats;
+	uint64_t losses;
+	struct pair p;
+
+	open_faulty(&p, r, kind);
+	do {
+		pair_wait_applied(&p, epochs);
+		pair_check_compared(&p);
+	} while (kind->loses && atomic_load(&p.losses) < LOSSES);
+	losses = atomic_load(&p.losses);
 	pair_wait(p.secondary, STATE(STANDBY) | STATE(STANDBY_SUSPECT));
 	end_in_failover(&p);
-	printf("%s: %" PRIu64 " epochs are what the oracle says, %" PRIu64 " losses\n", spec, (uint64_t)atomic_load(&p.compared),
-	       (uint64_t)atomic_load(&p.losses));
 	pair_check_compared(&p);
+	ft_session_stats(p.secondary, &stats); /* a connection's duplicates are counted at its end */
+	printf("%s: %" PRIu64 " epochs are what the oracle says, %" PRIu64 " losses\n", kind->spec,
+	       (uint64_t)atomic_load(&p.compared), losses);
+	CHECK(kind->counter == FT_COUNTER_COUNT || stats.counter[kind->counter] > 0,
+	      "%s: %s is 0: the fault did not happen", kind->spec, ft_counter_name(kind->counter));
+	CHECK(kind->loses || !losses, "%s: %" PRIu64 " connections were lost", kind->spec, losses);
 	pair_close(&p);
 }
 
@@ -161,6 +195,6 @@ int main(int argc, char **argv)
 	must_bite();
 	run_plain(&r, epochs);
 	for (size_t i = 0; i < sizeof(fault_kinds) / sizeof(fault_kinds[0]); i++)
-		run_fault(&r, fault_kinds[i], epochs / 20 + 10);
+		run_fault(&r, &fault_kinds[i], epochs / 20 + 10);
 	return 0;
 }

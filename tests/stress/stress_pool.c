@@ -107,7 +107,7 @@ int main(int argc, char **argv)
 	if (s.used_bytes != 0 || nr_pieces == 0)
 		fail("left in use", s.used_bytes, 0);
 	pool_destroy(pool);
-	printf("%" PRIu64 " pieces, %" PRIu64 " refused at the cap, peak %" PRIu64 " of %" PRIu64 " bytes\n", nr_pieces, nr_refused,
-	       s.peak_bytes, CAP_BYTES);
+	printf("%" PRIu64 " pieces, %" PRIu64 " refused at the cap, peak %" PRIu64 " of %" PRIu64 " bytes\n", nr_pieces,
+	       nr_refused, s.peak_bytes, CAP_BYTES);
 	return 0;
 }

@@ -168,15 +168,28 @@ void fake_init(struct fake_session *f, enum ft_role role, enum ft_state state)
 	ft_config_init(&f->cfg, role);
 	f->cfg.peer = "192.0.2.7:7000";
 	f->cfg.listen = "192.0.2.7:7000";
-	f->status = (struct ft_status){ .role = role, .state = state, .is_protected = state == FT_STATE_PROTECTED,
-					.name = "web1", .peer = "192.0.2.7:7000", .reason = "first epoch committed",
-					.state_age_ns = UINT64_C(65000000000), .generation = 3, .epoch_running = 1002,
-					.epoch_sent = 1001, .epoch_acked = 1000, .epoch_applied = 999, .interval_ms = 50,
-					.regions = 2, .guest_bytes = UINT64_C(1) << 30, .memory_bytes = 16u << 20,
-					.memory_cap_bytes = 256u << 20, .bottleneck = "interval" };
+	f->status = (struct ft_status){ .role = role,
+					.state = state,
+					.is_protected = state == FT_STATE_PROTECTED,
+					.name = "web1",
+					.peer = "192.0.2.7:7000",
+					.reason = "first epoch committed",
+					.state_age_ns = UINT64_C(65000000000),
+					.generation = 3,
+					.epoch_running = 1002,
+					.epoch_sent = 1001,
+					.epoch_acked = 1000,
+					.epoch_applied = 999,
+					.interval_ms = 50,
+					.regions = 2,
+					.guest_bytes = UINT64_C(1) << 30,
+					.memory_bytes = 16u << 20,
+					.memory_cap_bytes = 256u << 20,
+					.bottleneck = "interval" };
 	for (unsigned i = 0; i < FT_METRIC_COUNT; i++)
-		f->stats.dist[i] = (struct ft_dist){ .count = 1000, .min = 1000 + i, .mean = 2000.5, .p50 = 2000, .p99 = 9000,
-						     .max = 10000 };
+		f->stats.dist[i] = (struct ft_dist){
+			.count = 1000, .min = 1000 + i, .mean = 2000.5, .p50 = 2000, .p99 = 9000, .max = 10000
+		};
 	for (unsigned i = 0; i < FT_COUNTER_COUNT; i++)
 		f->stats.counter[i] = 100 + i;
 }

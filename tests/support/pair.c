@@ -10,7 +10,8 @@
 
 /* Short times, so that tests are quick, and patience where a busy machine needs it. */
 #define PRIMARY_SETTINGS                                                                                               \
-	"interval=2,heartbeat=50,heartbeat-misses=40,suspect=300,reconnect=20,connect-timeout=5000,staging-bytes=32M,state-max=1M"
+	"interval=2,heartbeat=50,heartbeat-misses=40,suspect=300,reconnect=20,connect-timeout=5000,staging-bytes=32M," \
+	"state-max=1M"
 #define SECONDARY_SETTINGS "heartbeat=50,heartbeat-misses=40,state-max=1M"
 
 static void sleep_ms(unsigned ms)
@@ -191,8 +192,8 @@ const char *pair_status_text(struct ft_session *s, char *buf, size_t size)
 	struct ft_status st;
 
 	ft_session_status(s, &st);
-	snprintf(buf, size, "%s (%s), epoch sent %" PRIu64 " acked %" PRIu64 " applied %" PRIu64, ft_state_name(st.state), st.reason,
-		 st.epoch_sent, st.epoch_acked, st.epoch_applied);
+	snprintf(buf, size, "%s (%s), epoch sent %" PRIu64 " acked %" PRIu64 " applied %" PRIu64,
+		 ft_state_name(st.state), st.reason, st.epoch_sent, st.epoch_acked, st.epoch_applied);
 	return buf;
 }
 
@@ -245,8 +246,8 @@ void pair_check_runs(struct pair *p, uint32_t bound_ms)
 	CHECK(sim_wait_steps(p->primary_sim, 1, WAIT_MS) == 0, "the primary's guest does not run: %s",
 	      pair_status_text(p->primary, text, sizeof(text)));
 	longest = sim_longest_pause_ns(p->primary_sim);
-	CHECK(longest <= bound_ms * NS_PER_MS, "the primary's guest was paused for %" PRIu64 " ms, the bound is %u ms", longest / NS_PER_MS,
-	      bound_ms);
+	CHECK(longest <= bound_ms * NS_PER_MS, "the primary's guest was paused for %" PRIu64 " ms, the bound is %u ms",
+	      longest / NS_PER_MS, bound_ms);
 }
 
 void pair_check_stopped(struct pair *p)
@@ -268,8 +269,8 @@ void pair_check_unprotected(struct pair *p, const char *part)
 		ft_session_status(p->primary, &st);
 		if (!st.is_protected && st.reason[0] && (!part || strstr(st.reason, part)))
 			return;
-		CHECK(now_ns() < deadline, "the primary is %s, protected %d, reason '%s'; expected '%s'", ft_state_name(st.state),
-		      st.is_protected, st.reason, part ? part : "any");
+		CHECK(now_ns() < deadline, "the primary is %s, protected %d, reason '%s'; expected '%s'",
+		      ft_state_name(st.state), st.is_protected, st.reason, part ? part : "any");
 		sleep_ms(5);
 	}
 }
@@ -282,7 +283,8 @@ void pair_check_promoted(struct pair *p, const struct ft_failover_result *res)
 
 	CHECK(res->outcome == FT_FAILOVER_DONE, "failover outcome %d", (int)res->outcome);
 	CHECK_OK(sim_same_state(p->primary_sim, p->secondary_sim, &epoch, &err), err);
-	CHECK(epoch == res->epoch, "failover says epoch %" PRIu64 ", the device state is of epoch %" PRIu64, res->epoch, epoch);
+	CHECK(epoch == res->epoch, "failover says epoch %" PRIu64 ", the device state is of epoch %" PRIu64, res->epoch,
+	      epoch);
 	CHECK_OK(sim_verify(p->secondary_sim, NULL, NULL, &err), err);
 	if (from == FT_STATE_STANDBY || from == FT_STATE_STANDBY_SUSPECT)
 		CHECK_OK(sim_check_promise(sim_get_client(p->primary_sim), p->secondary_sim, &err), err);

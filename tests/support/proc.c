@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* proc.c - see proc.h.
- * Started by exec, not only fork: the parent may have threads, and a sanitizer's runtime does not live on in their child. */
+ * A program of its own, not a mere fork: the parent has threads, and a sanitizer's runtime does not live on in their child. */
 #include "proc.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
+#include <spawn.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -31,8 +32,9 @@ static void answer_status(struct child *c)
 	struct ft_status st;
 
 	ft_session_status(c->session, &st);
-	printf("status %s steps=%" PRIu64 " paused=%d protected=%d longest=%" PRIu64 " reason=%s\n", ft_state_name(st.state),
-	       sim_steps(c->sim), sim_is_paused(c->sim), st.is_protected, sim_longest_pause_ns(c->sim) / NS_PER_MS, st.reason);
+	printf("status %s steps=%" PRIu64 " paused=%d protected=%d longest=%" PRIu64 " reason=%s\n",
+	       ft_state_name(st.state), sim_steps(c->sim), sim_is_paused(c->sim), st.is_protected,
+	       sim_longest_pause_ns(c->sim) / NS_PER_MS, st.reason);
 }
 
 static void answer_failover(struct child *c, unsigned flags)
@@ -41,8 +43,8 @@ static void answer_failover(struct child *c, unsigned flags)
 	struct ft_error err = { 0 };
 	int r = ft_session_failover(c->session, flags, &res, &err);
 
-	printf("failover %d outcome=%d epoch=%" PRIu64 " ms=%" PRIu64 " %s\n", r, (int)res.outcome, res.epoch, res.total_ns / NS_PER_MS,
-	       r ? err.msg : "");
+	printf("failover %d outcome=%d epoch=%" PRIu64 " ms=%" PRIu64 " %s\n", r, (int)res.outcome, res.epoch,
+	       res.total_ns / NS_PER_MS, r ? err.msg : "");
 }
 
 static void answer_verify(struct child *c)
@@ -111,32 +113,48 @@ bool proc_main(int argc, char **argv, int *status)
 
 /* ---- the parent ---- */
 
-static void exec_child(int in, int out, int output, const char *role, const char *where, const char *settings)
+/* Not fork(): it runs the handlers of libft's jemalloc, which takes all its locks, more than ThreadSanitizer can count. */
+static pid_t spawn_child(int in, int out, int output, char *const argv[])
 {
-	/* above the numbers they are going to: dup2 must not close one of them */
-	int a = fcntl(in, F_DUPFD, 10), b = fcntl(out, F_DUPFD, 10), c = fcntl(output, F_DUPFD, 10);
+	posix_spawn_file_actions_t fa;
+	pid_t pid = -1;
+	int r;
 
-	dup2(a, 0);
-	dup2(b, 1);
-	dup2(c, OUTPUT_FD);
-	closefrom(OUTPUT_FD + 1);
-	execl("/proc/self/exe", "child", "--role", role, where, settings, (char *)NULL);
-	_exit(127);
+	/* above the numbers they are going to: a dup2 must not close one of them */
+	in = fcntl(in, F_DUPFD_CLOEXEC, 10);
+	out = fcntl(out, F_DUPFD_CLOEXEC, 10);
+	output = fcntl(output, F_DUPFD_CLOEXEC, 10);
+	posix_spawn_file_actions_init(&fa);
+	posix_spawn_file_actions_adddup2(&fa, in, 0);
+	posix_spawn_file_actions_adddup2(&fa, out, 1);
+	posix_spawn_file_actions_adddup2(&fa, output, OUTPUT_FD);
+	posix_spawn_file_actions_addclosefrom_np(&fa, OUTPUT_FD + 1);
+	r = posix_spawn(&pid, "/proc/self/exe", &fa, NULL, argv, environ);
+	posix_spawn_file_actions_destroy(&fa);
+	CHECK(r == 0, "posix_spawn: %s", strerror(r));
+	close(in);
+	close(out);
+	close(output);
+	return pid;
 }
 
 void proc_start(struct proc *p, const char *role, const char *where, const char *settings)
 {
+	char *argv[] = { "child",
+			 "--role",
+			 (char *)role,
+			 (char *)(where ? where : "-"),
+			 (char *)(settings ? settings : "heartbeat=50"),
+			 NULL };
 	int in[2], out[2], output[2];
 
 	memset(p, 0, sizeof(*p));
-	CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(output, O_CLOEXEC) == 0, "pipe: %s", strerror(errno));
+	CHECK(pipe2(in, O_CLOEXEC) == 0 && pipe2(out, O_CLOEXEC) == 0 && pipe2(output, O_CLOEXEC) == 0, "pipe: %s",
+	      strerror(errno));
 	fcntl(output[0], F_SETFL, O_NONBLOCK);
 	fcntl(output[1], F_SETFL, O_NONBLOCK);
 	fcntl(output[1], F_SETPIPE_SZ, 1 << 20);
-	p->pid = fork();
-	CHECK(p->pid >= 0, "fork: %s", strerror(errno));
-	if (p->pid == 0)
-		exec_child(in[0], out[1], output[1], role, where ? where : "-", settings ? settings : "heartbeat=50");
+	p->pid = spawn_child(in[0], out[1], output[1], argv);
 	close(in[0]);
 	close(out[1]);
 	close(output[1]);
@@ -183,7 +201,8 @@ void proc_expect(struct proc *p, const char *start, char *rest, size_t size)
 	size_t n = strlen(start);
 
 	do
-		CHECK(proc_line(p, line, sizeof(line), WAIT_MS), "process %d: no line '%s ...' came", (int)p->pid, start);
+		CHECK(proc_line(p, line, sizeof(line), WAIT_MS), "process %d: no line '%s ...' came", (int)p->pid,
+		      start);
 	while (strncmp(line, start, n) != 0);
 	snprintf(rest, size, "%s", line[n] == ' ' ? line + n + 1 : line + n);
 }

@@ -84,7 +84,8 @@ Test(hist, zeros_edges_of_buckets_and_the_largest_value)
 	hist_init(&h);
 	hist_add(&h, UINT64_MAX);
 	hist_read(&h, &d);
-	cr_assert(d.count == 1 && d.min == UINT64_MAX && d.max == UINT64_MAX && d.p50 == UINT64_MAX && d.p99 == UINT64_MAX);
+	cr_assert(d.count == 1 && d.min == UINT64_MAX && d.max == UINT64_MAX && d.p50 == UINT64_MAX &&
+		  d.p99 == UINT64_MAX);
 }
 
 Test(hist, empty_is_all_zero)

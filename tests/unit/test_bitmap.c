@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "bitmap.h"
+#include "faultpoint.h"
 
 struct model {
 	uint64_t nr_pages;
@@ -235,7 +236,9 @@ Test(bitmap, create_says_when_there_is_no_room)
 
 Test(bitmap, each_border_page_alone)
 {
-	static const uint64_t at[] = { 0, 1, 62, 63, 64, 65, 127, 128, 4095, 4096, 4097, 262143, 262144, 262145, 299999 };
+	static const uint64_t at[] = {
+		0, 1, 62, 63, 64, 65, 127, 128, 4095, 4096, 4097, 262143, 262144, 262145, 299999
+	};
 	struct bitmap *b = create(300000);
 	struct page_run r;
 
@@ -336,3 +339,18 @@ Test(bitmap, pages_beyond_2_to_the_32)
 	bitmap_destroy(b);
 	bitmap_destroy(to);
 }
+
+#ifdef FT_FAULT_POINTS
+Test(bitmap, the_fault_point_makes_one_creation_fail)
+{
+	struct bitmap *b = (struct bitmap *)8;
+
+	faultpoint_arm(1, false, "bitmap/create");
+	cr_assert_eq(bitmap_create(&b, 100), -ENOMEM);
+	cr_assert_null(b);
+	cr_assert_str_eq(faultpoint_failed(), "bitmap/create");
+	faultpoint_disarm();
+	b = create(100);
+	bitmap_destroy(b);
+}
+#endif

@@ -112,7 +112,8 @@ static void take(void)
 		for (unsigned id = 0; id < NR_SETTERS; id++) {
 			if (bitmap_test(to, pages[at]))
 				seen[id][at] = version[id][at];
-			cr_assert_geq(seen[id][at], before[id][at], "page %lu: set before the take, not taken", pages[at]);
+			cr_assert_geq(seen[id][at], before[id][at], "page %lu: set before the take, not taken",
+				      pages[at]);
 		}
 	bitmap_clear(to);
 }

@@ -56,19 +56,28 @@ static const struct cli_option common[] = {
 };
 static const struct cli_option own[] = {
 	CLI_SIZE(struct args, size, "size", 0, "BYTES", "how large"),
-	CLI_U32(struct args, count, "count", 'c', "N", "how many"),
+	CLI_U32(struct args, count, "count", 'c', "N", "count them"),
 	{ .name = "secret", .set = cli_set_flag, .offset = offsetof(struct args, json) },
 	CLI_END,
 };
 static const struct cli_command commands[] = {
 	{ .name = "status", .help = "what it does", .run = run_status },
-	{ .name = "primary", .args = "-- PROGRAM...", .help = "protect", .options = own, .flags = CLI_CONFIG,
-	  .settings = FT_OPT_PRIMARY, .config = offsetof(struct args, cfg), .min_args = 1, .max_args = -1,
+	{ .name = "primary",
+	  .args = "-- PROGRAM...",
+	  .help = "protect",
+	  .options = own,
+	  .flags = CLI_CONFIG,
+	  .settings = FT_OPT_PRIMARY,
+	  .config = offsetof(struct args, cfg),
+	  .min_args = 1,
+	  .max_args = -1,
 	  .run = run_primary },
 	{ .name = "two", .args = "A B", .help = "two operands", .min_args = 2, .max_args = 2, .run = run_status },
 	{ 0 },
 };
-static const struct cli_program program = { .name = "prog", .help = "tests this", .options = common, .commands = commands };
+static const struct cli_program program = {
+	.name = "prog", .help = "tests this", .options = common, .commands = commands
+};
 
 static void slurp(FILE *f, char *buf, size_t size)
 {
@@ -83,13 +92,14 @@ static void slurp(FILE *f, char *buf, size_t size)
 /* Runs "prog @line", split at blanks. */
 static int run_program(const struct cli_program *p, const char *line)
 {
-	char copy[512], *argv[64] = { "prog" }, *save = NULL;
+	static char copy[512]; /* the values that were set point into it until the next run */
+	char *argv[64] = { "prog" }, *save = NULL;
 	int argc = 1, status, old_out = dup(1), old_err = dup(2);
 	FILE *o = tmpfile(), *e = tmpfile();
 
 	snprintf(copy, sizeof(copy), "%s", line);
 	for (char *w = strtok_r(copy, " ", &save); w; w = strtok_r(NULL, " ", &save))
-		argv[argc++] = strdup(w); /* values live as long as the process, as argv does */
+		argv[argc++] = w;
 	memset(&args, 0, sizeof(args));
 	args.argc = -1;
 	fflush(NULL);
@@ -166,7 +176,7 @@ Test(cli, every_setting_of_the_role_is_an_option)
 	cr_expect_eq(args.cfg.staging_bytes, UINT64_C(1) << 30);
 	cr_expect_str_eq(args.cfg.peer, "h:1");
 	cr_expect_eq(args.cfg.role, FT_ROLE_PRIMARY);
-	cr_expect_eq(args.cfg.heartbeat_ms, 50);
+	cr_expect_eq(args.cfg.heartbeat_ms, 100);
 	refused("primary --listen :1 x", "unknown option --listen");
 	refused("primary --interval 0 x", "option --interval: 0 ms is outside of 1 to 3600000 ms");
 	refused("primary --interval soon x", "option --interval: 'soon' is not a time");
@@ -212,9 +222,10 @@ Test(cli, unknown_commands_may_be_passed_on)
 
 Test(cli, program_without_commands)
 {
-	static const struct cli_command only[] = { { .args = "FILE", .options = own, .flags = CLI_REST, .min_args = 1,
-						     .max_args = -1, .run = run_other },
-						   { 0 } };
+	static const struct cli_command only[] = {
+		{ .args = "FILE", .options = own, .flags = CLI_REST, .min_args = 1, .max_args = -1, .run = run_other },
+		{ 0 }
+	};
 	struct cli_program single = { .name = "prog", .help = "tests this", .commands = only };
 
 	cr_expect_eq(run_program(&single, "-c 3 file -c 4"), 40);
@@ -259,7 +270,7 @@ Test(cli, listing_for_scripts)
 {
 	cr_expect_eq(run("--help-options"), 0);
 	cr_expect(strstr(out, "command\tprimary\t-- PROGRAM...\tprotect\n"), "%s", out);
-	cr_expect(strstr(out, "option\tprimary\tcount\tc\tN\tOptions\thow many\n"), "%s", out);
+	cr_expect(strstr(out, "option\tprimary\tcount\tc\tN\tOptions\tcount them\n"), "%s", out);
 	cr_expect(strstr(out, "option\tprimary\tinterval\t-\tMS\tSettings\t"), "%s", out);
 	cr_expect(strstr(out, "option\t-\tjson\tj\t-\tGeneral\tprint JSON\n"), "%s", out);
 	cr_expect_null(strstr(out, "option\tstatus\tjson"), "the program's options are listed once");
@@ -268,7 +279,8 @@ Test(cli, listing_for_scripts)
 
 Test(cli, config_file_and_command_line)
 {
-	static const char text[] = "[defaults]\ninterval = 25\nlisten = :7000\n[web1]\npeer = h:1\njson = on\nsize = 2M\n";
+	static const char text[] =
+		"[defaults]\ninterval = 25\nlisten = :7000\n[web1]\npeer = h:1\njson = on\nsize = 2M\n";
 
 	cr_expect_eq(run_with_config(text, "x"), 40, "%s", err);
 	cr_expect_eq(args.cfg.interval_ms, 25);
@@ -295,7 +307,8 @@ static void config_refused(const char *text, const char *part)
 
 Test(cli, config_mistakes_are_named)
 {
-	config_refused("[a]\npeer = h:1\nintervall = 5\n", ".conf:3: there is no option 'intervall'; did you mean 'interval'?");
+	config_refused("[a]\npeer = h:1\nintervall = 5\n",
+		       ".conf:3: there is no option 'intervall'; did you mean 'interval'?");
 	config_refused("[a]\ninterval = soon\n", ".conf:2: interval: 'soon' is not a time");
 	config_refused("[a]\njson = 1\n", ".conf:2: json: '1' is neither on nor off");
 	config_refused("[a]\nheartbeat = 1\n", ".conf:2: heartbeat: 1 ms is outside of 5 to 60000 ms");

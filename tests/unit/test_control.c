@@ -265,7 +265,9 @@ Test(command, wait)
 {
 	struct fake_session f;
 	int asked = 0;
-	struct control_env env = { .ops = &fake_ops, .session = fake_handle(&f), .is_revoked = revoke_second, .user = &asked };
+	struct control_env env = {
+		.ops = &fake_ops, .session = fake_handle(&f), .is_revoked = revoke_second, .user = &asked
+	};
 	json_t *r;
 
 	fake_init(&f, FT_ROLE_PRIMARY, FT_STATE_ALONE);
@@ -285,7 +287,8 @@ Test(command, wait)
 	fake_destroy(&f);
 }
 
-static int vmm_command(void *user, const char *cmd, const struct json_t *args, struct json_t **reply, struct ft_error *err)
+static int vmm_command(void *user, const char *cmd, const struct json_t *args, struct json_t **reply,
+		       struct ft_error *err)
 {
 	(void)user;
 	if (strcmp(cmd, "protect") == 0) {
@@ -318,7 +321,8 @@ static struct fake_session fake;
 static struct ft_control *control;
 static struct ft_control *extra_control; /* what `switch` gives a session to */
 
-static int switch_command(void *user, const char *cmd, const struct json_t *args, struct json_t **reply, struct ft_error *err)
+static int switch_command(void *user, const char *cmd, const struct json_t *args, struct json_t **reply,
+			  struct ft_error *err)
 {
 	(void)user;
 	(void)args;

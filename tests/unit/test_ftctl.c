@@ -29,7 +29,8 @@ static struct fake_session fake;
 static struct ft_control *control;
 
 /* The process's own commands: says what it got. */
-static int own_command(void *user, const char *cmd, const struct json_t *args, struct json_t **reply, struct ft_error *err)
+static int own_command(void *user, const char *cmd, const struct json_t *args, struct json_t **reply,
+		       struct ft_error *err)
 {
 	(void)user;
 	if (strcmp(cmd, "protect") == 0 || strcmp(cmd, "frobnicate") == 0) {
@@ -134,7 +135,8 @@ Test(ftctl, json)
 
 Test(ftctl, stats)
 {
-	expect("stats", 0, "pause                  1000      1.00 us      2.00 us      2.00 us      9.00 us      10.0 us\n");
+	expect("stats", 0,
+	       "pause                  1000      1.00 us      2.00 us      2.00 us      9.00 us      10.0 us\n");
 	cr_expect(strstr(out, "epochs                  100\n"), "%s", out);
 }
 

@@ -61,7 +61,7 @@ Test(options, defaults_are_those_of_the_table)
 	for (size_t i = 0; i < n; i++)
 		expect(&cfg, o[i].name, o[i].value);
 	cr_expect_eq(cfg.interval_ms, 50);
-	cr_expect_eq(cfg.heartbeat_ms * cfg.heartbeat_misses, 250);
+	cr_expect_eq(cfg.heartbeat_ms * cfg.heartbeat_misses, 1000);
 	cr_expect_eq(cfg.staging_bytes, UINT64_C(256) << 20);
 	cr_expect_eq(cfg.state_max, UINT64_C(64) << 20);
 	cr_expect_eq(cfg.huge_pages, 1);

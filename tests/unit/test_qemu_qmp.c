@@ -18,6 +18,7 @@ static struct fake_qmp server;
 static struct qmp *q;
 static struct ft_error err;
 static char events[256];
+static json_t *late; /* id of the command that was met with silence; server thread */
 
 static void on_event(void *user, const char *name, const json_t *data)
 {
@@ -30,7 +31,6 @@ static void on_event(void *user, const char *name, const json_t *data)
 /* The commands of the tests. */
 static bool on_command(struct fake_qmp *f, const char *cmd, json_t *args, json_t *id, int fd)
 {
-	static json_t *late;
 	char line[256];
 
 	if (!strcmp(cmd, "echo")) {
@@ -38,10 +38,10 @@ static bool on_command(struct fake_qmp *f, const char *cmd, json_t *args, json_t
 	} else if (!strcmp(cmd, "refuse")) {
 		fake_qmp_error(f, id, "No such luck");
 	} else if (!strcmp(cmd, "silence")) {
+		json_decref(late);
 		late = json_incref(id);
 	} else if (!strcmp(cmd, "late")) {
 		fake_qmp_return(f, late, json_string("the answer to silence"));
-		json_decref(late);
 		fake_qmp_return(f, id, json_string("the answer to late"));
 	} else if (!strcmp(cmd, "stranger")) {
 		fake_qmp_say(f, "{\"return\": 1, \"id\": 999}\r\n{\"return\": 2, \"id\": \"one\"}\r\n{\"return\": 3}\r\n");
@@ -88,6 +88,8 @@ static void teardown(void)
 {
 	qmp_close(q);
 	fake_qmp_stop(&server);
+	json_decref(late);
+	late = NULL;
 }
 
 TestSuite(qmp, .init = setup, .fini = teardown, .timeout = 60);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "faultpoint.h"
 #include "received.h"
 
 #define PAGES 1000
@@ -61,7 +62,8 @@ Test(received, other_epochs_are_refused_and_leave_no_trace)
 Test(received, ranges_outside_are_refused_whole)
 {
 	static const struct page_run bad[] = {
-		{ PAGES, 1 }, { PAGES - 1, 2 }, { 0, PAGES + 1 }, { 0, 0 }, { UINT64_MAX, 1 }, { 1, UINT64_MAX }, { UINT64_MAX, UINT64_MAX },
+		{ PAGES, 1 },      { PAGES - 1, 2 },  { 0, PAGES + 1 },           { 0, 0 },
+		{ UINT64_MAX, 1 }, { 1, UINT64_MAX }, { UINT64_MAX, UINT64_MAX },
 	};
 	struct received *r = create();
 
@@ -145,3 +147,18 @@ Test(received, reset_is_as_new)
 	cr_assert_eq(received_begin(r, 7), 0);
 	received_destroy(r);
 }
+
+#ifdef FT_FAULT_POINTS
+/* The first bitmap is there when the second fails: it must not leak. */
+Test(received, half_built_is_taken_down)
+{
+	struct received *r = (struct received *)8;
+
+	for (uint64_t nth = 1; nth <= 2; nth++) {
+		faultpoint_arm(nth, false, "bitmap/create");
+		cr_assert_eq(received_create(&r, PAGES), -ENOMEM);
+		cr_assert_null(r);
+	}
+	faultpoint_disarm();
+}
+#endif

@@ -16,8 +16,8 @@
 #include "human.h"
 
 #define OPTIONS_MAX 128 /* of one command, all sources together */
-#define GIVEN_MAX 512	/* on one command line */
-#define LONG_BASE 256	/* getopt's value of option i is LONG_BASE + i: never a letter */
+#define GIVEN_MAX 512   /* on one command line */
+#define LONG_BASE 256   /* getopt's value of option i is LONG_BASE + i: never a letter */
 
 static const char *program_name = "ft";
 
@@ -108,7 +108,8 @@ static unsigned distance(const char *a, const char *b)
 				best = d[i - 1][j] + 1;
 			if (d[i][j - 1] + 1 < best)
 				best = d[i][j - 1] + 1;
-			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] && d[i - 2][j - 2] + 1 < best)
+			if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] &&
+			    d[i - 2][j - 2] + 1 < best)
 				best = d[i - 2][j - 2] + 1;
 			d[i][j] = best;
 		}
@@ -166,7 +167,8 @@ static int ambiguous_option(const struct parser *p, const char *typed)
 
 	for (size_t i = 0; i < p->nr_options && used < sizeof(list); i++)
 		if (p->option[i]->help && strncmp(p->option[i]->name, typed, len) == 0)
-			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s--%s", used ? ", " : "", p->option[i]->name);
+			used += (size_t)snprintf(list + used, sizeof(list) - used, "%s--%s", used ? ", " : "",
+						 p->option[i]->name);
 	cli_error("option --%.*s may be any of %s", (int)len, typed, list);
 	return usage_hint(p);
 }
@@ -182,7 +184,10 @@ static const struct cli_option builtin[] = {
 enum { BUILTIN_HELP, BUILTIN_VERSION, BUILTIN_LIST };
 
 static const struct cli_option config_option = {
-	.name = "config", .letter = 'c', .arg = "FILE", .help = "options from FILE, sections [defaults] and [NAME]",
+	.name = "config",
+	.letter = 'c',
+	.arg = "FILE",
+	.help = "options from FILE, sections [defaults] and [NAME]",
 };
 
 static bool is_taken(const struct parser *p, const char *name)
@@ -238,9 +243,12 @@ static void add_setting(struct parser *p, const struct ft_option *s, bool first)
 		help = NULL;
 	p->setting_help[p->nr_settings] = help;
 	o = &p->setting[p->nr_settings++];
-	*o = (struct cli_option){ .name = s->name, .arg = setting_arg(s), .help = help ? help : s->help,
+	*o = (struct cli_option){ .name = s->name,
+				  .arg = setting_arg(s),
+				  .help = help ? help : s->help,
 				  .group = first ? "Settings" : NULL,
-				  .offset = p->command->config, .set = set_setting };
+				  .offset = p->command->config,
+				  .set = set_setting };
 	add(p, o);
 }
 
@@ -254,7 +262,8 @@ static void add_settings(struct parser *p)
 			add_setting(p, &s[i], p->nr_settings == before);
 }
 
-static void parser_init(struct parser *p, const struct cli_program *program, const struct cli_command *command, void *user)
+static void parser_init(struct parser *p, const struct cli_program *program, const struct cli_command *command,
+			void *user)
 {
 	memset(p, 0, sizeof(*p));
 	p->program = program;
@@ -492,7 +501,8 @@ static int collect(struct parser *p, int argc, char **argv, bool stop_at_operand
 	for (size_t i = 0; i < p->nr_options; i++) {
 		const struct cli_option *o = p->option[i];
 
-		table[i] = (struct option){ o->name, o->arg ? required_argument : no_argument, NULL, LONG_BASE + (int)i };
+		table[i] =
+			(struct option){ o->name, o->arg ? required_argument : no_argument, NULL, LONG_BASE + (int)i };
 		if (o->letter)
 			letters[used++] = (char)o->letter;
 		if (o->letter && o->arg)
@@ -622,8 +632,8 @@ static int check_operands(const struct parser *p, int n, char **operand)
 }
 
 /* @globals: what was given before the subcommand; its options are the program's, so they mean the same here. */
-static int run_command(const struct cli_program *program, const struct cli_command *c, const struct parser *globals, int argc,
-		       char **argv, void *user)
+static int run_command(const struct cli_program *program, const struct cli_command *c, const struct parser *globals,
+		       int argc, char **argv, void *user)
 {
 	struct parser p;
 	int first, r;

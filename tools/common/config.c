@@ -27,8 +27,8 @@ struct pass {
 	const char *path, *at; /* @at: what is left of the text */
 	unsigned line;
 	char section[FT_NAME_MAX]; /* where we are; "" before the first */
-	const char *want;	   /* the section that matters */
-	config_set *set;	   /* gets its keys; NULL: only look at the sections */
+	const char *want;          /* the section that matters */
+	config_set *set;           /* gets its keys; NULL: only look at the sections */
 	void *user;
 	char only[FT_NAME_MAX], list[256]; /* sections but [defaults]: the first, and all */
 	unsigned nr_sections;
@@ -46,8 +46,8 @@ static int fail(struct pass *p, int code, const char *fmt, ...)
 	if (err->code)
 		return err->code; /* the first one counts */
 	err->code = code;
-	used = p->line ? snprintf(err->msg, sizeof(err->msg), "%.200s:%u: ", p->path, p->line) :
-			 snprintf(err->msg, sizeof(err->msg), "%.200s: ", p->path);
+	used = p->line ? snprintf(err->msg, sizeof(err->msg), "%.200s:%u: ", p->path, p->line)
+		       : snprintf(err->msg, sizeof(err->msg), "%.200s: ", p->path);
 	va_start(ap, fmt);
 	vsnprintf(err->msg + used, sizeof(err->msg) - (size_t)used, fmt, ap);
 	va_end(ap);
@@ -143,7 +143,8 @@ static int on_key(void *user, const char *section, const char *key, const char *
 	if (p->err->code)
 		return 0;
 	if (!p->section[0])
-		return fail(p, -EINVAL, "%s: stands outside of a section; begin with [" DEFAULTS "] or [NAME]", key) == 0;
+		return fail(p, -EINVAL, "%s: stands outside of a section; begin with [" DEFAULTS "] or [NAME]", key) ==
+		       0;
 	if (!p->set || strcmp(p->section, p->want) != 0)
 		return 1;
 	text = keep(value);
@@ -158,8 +159,8 @@ static int go_through(struct pass *p)
 {
 	int r;
 
-	ini_allow_multiline = false;	    /* an indented line is a line */
-	ini_allow_inline_comments = false;  /* a ';' may be part of a value */
+	ini_allow_multiline = false;       /* an indented line is a line */
+	ini_allow_inline_comments = false; /* a ';' may be part of a value */
 	ini_stop_on_first_error = true;
 	ini_use_stack = false;
 	ini_initial_alloc = ini_max_line = LINE_MAX_OCTETS;
@@ -208,7 +209,8 @@ int config_read_string(const char *path, const char *text, const char *section, 
 	return r || !own.want ? r : go_through(&own);
 }
 
-int config_read(const char *path, const char *section, config_set *set, void *user, const char **used, struct ft_error *err)
+int config_read(const char *path, const char *section, config_set *set, void *user, const char **used,
+		struct ft_error *err)
 {
 	char *text = calloc(1, FILE_MAX + 1);
 	FILE *f = fopen(path, "re");

@@ -29,8 +29,8 @@ static bool stderr_is_journal(void)
 	unsigned long long dev, ino;
 	struct stat st;
 
-	return text && sscanf(text, "%llu:%llu", &dev, &ino) == 2 && fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev &&
-	       st.st_ino == ino;
+	return text && sscanf(text, "%llu:%llu", &dev, &ino) == 2 && fstat(STDERR_FILENO, &st) == 0 &&
+	       st.st_dev == dev && st.st_ino == ino;
 }
 
 static size_t put_time(char *buf, size_t size)

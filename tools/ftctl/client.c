@@ -230,11 +230,16 @@ static int status_of(const json_t *reply)
 		const char *code;
 		int status;
 	} table[] = {
-		{ "bad-argument", EXIT_USAGE },	      { "bad-request", EXIT_USAGE },
-		{ "not-found", EXIT_USAGE },	      { "unknown-command", EXIT_USAGE },
-		{ "peer-alive", EXIT_PEER_ALIVE },    { "no-image", EXIT_NO_IMAGE },
-		{ "not-secondary", EXIT_NOT_SECONDARY }, { "not-protected", EXIT_NOT_PROTECTED },
-		{ "no-session", EXIT_NOT_PROTECTED }, { "timeout", EXIT_TIMEOUT },
+		{ "bad-argument", EXIT_USAGE },
+		{ "bad-request", EXIT_USAGE },
+		{ "not-found", EXIT_USAGE },
+		{ "unknown-command", EXIT_USAGE },
+		{ "peer-alive", EXIT_PEER_ALIVE },
+		{ "no-image", EXIT_NO_IMAGE },
+		{ "not-secondary", EXIT_NOT_SECONDARY },
+		{ "not-protected", EXIT_NOT_PROTECTED },
+		{ "no-session", EXIT_NOT_PROTECTED },
+		{ "timeout", EXIT_TIMEOUT },
 		{ "busy", EXIT_BUSY },
 	};
 	const char *code = field_text(reply, "code");

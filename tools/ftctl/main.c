@@ -156,14 +156,17 @@ static void print_settings(const json_t *data)
 	json_t *value;
 
 	json_object_foreach((json_t *)data, name, value)
+	{
 		printf("%-18s %s\n", name, json_string_value(value));
+	}
 }
 
 static int run_set(void *user, int argc, char **argv)
 {
 	struct args *args = user;
 	int status;
-	json_t *data = ask(args, json_pack("{s:s,s:s,s:s}", "cmd", "set", "name", argv[0], "value", argv[1]), 0, &status);
+	json_t *data =
+		ask(args, json_pack("{s:s,s:s,s:s}", "cmd", "set", "name", argv[0], "value", argv[1]), 0, &status);
 
 	(void)argc;
 	if (data && !args->json && !args->quiet)
@@ -222,7 +225,8 @@ static int run_options(void *user, int argc, char **argv)
 	for (size_t i = 0; i < n; i++) {
 		json_array_append_new(list, describe_option(&o[i]));
 		if (!args->json)
-			printf("%-18s %-9s %s%s\n", o[i].name, o[i].value, o[i].help, o[i].flags & FT_OPT_LIVE ? " (live)" : "");
+			printf("%-18s %-9s %s%s\n", o[i].name, o[i].value, o[i].help,
+			       o[i].flags & FT_OPT_LIVE ? " (live)" : "");
 	}
 	all = json_pack("{s:o}", "options", list);
 	if (args->json) {
@@ -336,6 +340,7 @@ static const struct cli_option top_options[] = {
 	CLI_END,
 };
 
+/* clang-format off */
 static const struct cli_command commands[] = {
 	{ .name = "status", .help = "what the machine is doing, and how well", .run = run_status },
 	{ .name = "top", .help = "the same, refreshed; a line each time in a pipe", .options = top_options, .run = run_top },
@@ -357,6 +362,7 @@ static const struct cli_command commands[] = {
 	  .max_args = -1, .run = run_wait },
 	{ 0 },
 };
+/* clang-format on */
 
 static const struct cli_command other = { .args = "[KEY=VALUE]...", .max_args = -1, .run = run_other };
 
@@ -364,7 +370,8 @@ static const struct cli_program program = {
 	.name = "ftctl",
 	.help = "Looks after a machine that ft protects: asks the process that protects it, or that keeps its standby.",
 	.more = "A command that is none of these is passed on to the process, with KEY=VALUE operands.\n\n"
-		"Exit status: 0 done, 1 failed, 2 usage, 3 refused: the primary lives, 4 refused: no complete image, 5 not a "
+		"Exit status: 0 done, 1 failed, 2 usage, 3 refused: the primary lives, 4 refused: no complete image, 5 "
+		"not a "
 		"secondary, 6 not protected, 7 no process, 8 timed out, 9 busy.",
 	.options = common,
 	.commands = commands,

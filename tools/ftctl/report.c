@@ -60,7 +60,8 @@ static void line_epochs(FILE *out, const json_t *s, bool is_primary)
 	human_count(c, field_u64(s, "epoch_acked"));
 	if (is_primary)
 		fprintf(out, "  %-12s %s running, %s sent, %s acked, %s applied\n", "epoch",
-			human_count(a, field_u64(s, "epoch_running")), human_count(b, field_u64(s, "epoch_sent")), c, d);
+			human_count(a, field_u64(s, "epoch_running")), human_count(b, field_u64(s, "epoch_sent")), c,
+			d);
 	else
 		fprintf(out, "  %-12s %s acked, %s applied\n", "epoch", c, d);
 }
@@ -72,8 +73,9 @@ static void line_traffic(FILE *out, const json_t *stats, bool is_primary)
 	if (!stats)
 		return;
 	if (is_primary)
-		fprintf(out, "  %-12s %s in %s pages, and %s zero pages\n", "sent", human_bytes(a, counter_of(stats, "bytes-sent")),
-			human_count(b, counter_of(stats, "pages")), human_count(c, counter_of(stats, "zero-pages")));
+		fprintf(out, "  %-12s %s in %s pages, and %s zero pages\n", "sent",
+			human_bytes(a, counter_of(stats, "bytes-sent")), human_count(b, counter_of(stats, "pages")),
+			human_count(c, counter_of(stats, "zero-pages")));
 	else
 		fprintf(out, "  %-12s %s\n", "received", human_bytes(a, counter_of(stats, "bytes-received")));
 }
@@ -102,7 +104,8 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 	fprintf(out, "  %-12s %s of %s\n", "memory", human_bytes(a, field_u64(s, "memory_bytes")),
 		human_bytes(b, field_u64(s, "memory_cap_bytes")));
 	fprintf(out, "  %-12s %s in %" PRIu64 " region%s%s\n", "guest", human_bytes(a, field_u64(s, "guest_bytes")),
-		field_u64(s, "regions"), field_u64(s, "regions") == 1 ? "" : "s", json_is_true(json_object_get(s, "guest_paused")) ? ", PAUSED" : "");
+		field_u64(s, "regions"), field_u64(s, "regions") == 1 ? "" : "s",
+		json_is_true(json_object_get(s, "guest_paused")) ? ", PAUSED" : "");
 	fprintf(out, "  %-12s %" PRIu64 "\n", "generation", field_u64(s, "generation"));
 	if (*field_text(s, "bottleneck"))
 		fprintf(out, "  %-12s %s\n", "bottleneck", field_text(s, "bottleneck"));
@@ -115,7 +118,8 @@ void report_stats(FILE *out, const json_t *stats)
 	char t[5][HUMAN_MAX];
 
 	fprintf(out, "%-14s %12s %12s %12s %12s %12s %12s\n", "", "count", "min", "mean", "p50", "p99", "max");
-	json_object_foreach(json_object_get(stats, "dist"), name, d) {
+	json_object_foreach(json_object_get(stats, "dist"), name, d)
+	{
 		double mean = json_number_value(json_object_get(d, "mean"));
 		uint64_t count = field_u64(d, "count");
 
@@ -123,7 +127,8 @@ void report_stats(FILE *out, const json_t *stats)
 			continue;
 		unit = field_text(d, "unit");
 		fprintf(out, "%-14s %12" PRIu64 " %12s %12s %12s %12s %12s\n", name, count,
-			value_text(t[0], unit, field_u64(d, "min")), value_text(t[1], unit, mean > 0 ? (uint64_t)mean : 0),
+			value_text(t[0], unit, field_u64(d, "min")),
+			value_text(t[1], unit, mean > 0 ? (uint64_t)mean : 0),
 			value_text(t[2], unit, field_u64(d, "p50")), value_text(t[3], unit, field_u64(d, "p99")),
 			value_text(t[4], unit, field_u64(d, "max")));
 	}

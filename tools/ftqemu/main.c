@@ -37,7 +37,7 @@ static int refuse_identity(void *user, const struct cli_option *opt, const char 
 	  .offset = offsetof(struct args, name), .set = cli_set_string },                                              \
 	CLI_STRING(struct args, control, "control", 0, "PATH", "control socket for ftctl(1)"),                         \
 	CLI_STRING(struct args, console, "console", 0, "DEST",                                                         \
-		   "where the first console goes, in the syntax of QEMU's -serial; instead of what QEMU's options say"), \
+		   "where the first serial console goes, in the syntax of QEMU's -serial; instead of what QEMU's options say"), \
 	{ .name = "state-method", .arg = "auto|pipe|stopcont|migrate", .help = "how device state is taken (auto)",     \
 	  .set = set_method },                                                                                         \
 	CLI_SIZE(struct args, hold_bytes, "hold-bytes", 0, "SIZE", "most output held for each console (" HOLD_BYTES ")"), \

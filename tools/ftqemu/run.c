@@ -257,13 +257,19 @@ static int command(void *user, const char *cmd, const json_t *args, json_t **rep
 static int open_control(struct run *r, struct ft_error *err)
 {
 	char path[256];
+	size_t used;
 	int rc = 0;
 
 	if (r->args->control)
 		snprintf(path, sizeof(path), "%s", r->args->control);
 	else
 		rc = runtime_socket(path, sizeof(path), machine_name(r->machine), err);
-	return rc ? rc : ft_control_open(&r->control, path, command, r, err);
+	if (!rc)
+		rc = ft_control_open(&r->control, path, command, r, err);
+	used = strlen(err->msg);
+	if (rc == -EADDRINUSE)
+		snprintf(err->msg + used, sizeof(err->msg) - used, " (two machines of one name on one host: give one another --name or --control)");
+	return rc;
 }
 
 /* ---- signals ------------------------------------------------------------------------------------ */
@@ -368,6 +374,19 @@ static bool is_fenced(struct run *r)
 	return fenced;
 }
 
+/* QEMU died under a guest that was protected.  That is what the standby is for: no goodbye, nothing that is held leaves. */
+static void give_up(struct run *r, int status)
+{
+	char text[FT_ERROR_MAX];
+
+	snprintf(text, sizeof(text), "QEMU has crashed, status %d; the secondary can go on from the last checkpoint (ftctl failover)", status);
+	say(r, FT_LOG_ERROR, text);
+	print_lines(r);
+	ft_control_close(r->control);
+	machine_abandon(r->machine);
+	_exit(status ? status : EXIT_SESSION);
+}
+
 /* Orderly: the session first, so that the secondary is told; then QEMU, unless it was never ours. */
 static int finish(struct run *r, bool wanted)
 {
@@ -382,6 +401,8 @@ static int finish(struct run *r, bool wanted)
 	arm_second(r);
 	if (!wanted) {
 		machine_ended(r->machine, &status);
+		if (!*reason && !waited && r->session)
+			give_up(r, status);
 		snprintf(text, sizeof(text), "QEMU has ended%s%s%s, status %d", *reason ? " (" : "", reason, *reason ? ")" : "", status);
 		say(r, waited || status ? FT_LOG_ERROR : FT_LOG_INFO, text);
 	}

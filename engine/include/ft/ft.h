@@ -149,7 +149,7 @@ struct ft_vmm_ops {
 	 * protection has ended, hold nothing any more. */
 	void (*output_release)(void *user, uint64_t epoch);
 	/* [epoch] Optional.  The other side took over: throw away what is held, hold everything to come;
-	 * pause() has been called. */
+	 * the guest was stopped. */
 	void (*output_drop)(void *user);
 
 	/* -- secondary -- */
@@ -169,8 +169,9 @@ struct ft_vmm_ops {
 	/* [any session thread] Optional.  Must not block and must not call ft_session_* but _status and _cut. */
 	void (*on_event)(void *user, const struct ft_event *event);
 
-	/* [epoch] Optional, primary.  Stop the guest for the operator (@hold), for as long as he likes, or let it run
-	 * again.  Epochs may be cut meanwhile: then pause, save_state and resume leave it stopped.  Without it pause and resume serve. */
+	/* [epoch] Optional, primary.  Stop the guest (@hold) for as long as the operator likes, or because the other side took
+	 * over: also beyond the end of this process; or let it run again.  Epochs may be taken while it is held: then
+	 * resume must not start it.  Without this op pause and resume serve. */
 	int (*guest_hold)(void *user, bool hold, struct ft_error *err);
 };
 
@@ -216,8 +217,12 @@ struct ft_config {
 	enum ft_at_cap at_cap;	     /* live */
 };
 
-/* ft_config_init - defaults of @role. */
-FT_API void ft_config_init(struct ft_config *cfg, enum ft_role role);
+/* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
+FT_API void ft_config_init_sized(struct ft_config *cfg, size_t size, enum ft_role role);
+static inline void ft_config_init(struct ft_config *cfg, enum ft_role role)
+{
+	ft_config_init_sized(cfg, sizeof(*cfg), role);
+}
 
 enum ft_option_type { FT_OPT_STRING, FT_OPT_UINT, FT_OPT_SIZE, FT_OPT_BOOL, FT_OPT_CHOICE };
 enum { FT_OPT_PRIMARY = 1, FT_OPT_SECONDARY = 2, FT_OPT_LIVE = 4 };
@@ -340,13 +345,18 @@ struct ft_status {
 	uint32_t interval_ms;
 	uint32_t sync_round;
 	uint64_t sync_pages_done, sync_pages_total;
-	uint32_t regions;
+	uint32_t regions;	   /* how many */
 	uint64_t guest_bytes;	   /* sum of the regions */
 	uint64_t memory_bytes, memory_cap_bytes; /* staging or receive memory: in use, and its cap */
 	bool guest_paused;
 	char bottleneck[16]; /* the longest phase of the last epochs: "interval", "ship", "ack", "apply", "capture" ... */
 };
-FT_API void ft_session_status(struct ft_session *s, struct ft_status *out);
+/* ft_session_status - as of now. */
+FT_API void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size);
+static inline void ft_session_status(struct ft_session *s, struct ft_status *out)
+{
+	ft_session_status_sized(s, out, sizeof(*out));
+}
 
 /* What is measured, each as a distribution over the epochs since the session was started. Times in ns. */
 enum ft_metric {

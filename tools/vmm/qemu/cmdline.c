@@ -189,10 +189,12 @@ int cmdline_destination(const char *spec, char **out, struct ft_error *err)
 	backend[n] = '\0';
 	if (goes_nowhere(backend))
 		return 0;
-	rc = opts_parse(&o, spec[n] == ',' ? spec + n + 1 : "", NULL, err);
+	if (spec[n] == ':' || spec[0] == '{')
+		return fail(err, -ENOTSUP, "%.60s: output to it cannot be held; use stdio, pty, file:, unix: or tcp:", spec);
+	rc = opts_parse(&o, spec, "backend", err);
+	opts_unset(&o, "backend");
 	if (!rc)
-		rc = spec[n] == ':' ? fail(err, -ENOTSUP, "%.60s: output to it cannot be held; use stdio, pty, file:, unix: or tcp:", spec)
-				    : check_destination(backend, &o, err);
+		rc = check_destination(backend, &o, err);
 	if (!rc && print_destination(out, backend, &o))
 		return fail(err, -ENOMEM, "no memory");
 	opts_free(&o);
@@ -374,11 +376,11 @@ static int on_m(struct walk *w, const char *name, const char *arg, const char *w
 	size = opts_get(&o, "size");
 	if (opts_get(&o, "maxmem") || opts_get(&o, "slots"))
 		rc = refuse(w, name, arg, "memory that is plugged in later cannot be protected; give the size alone");
-	else if (size && opts_size(size, UINT64_C(1) << 20, &n))
+	else if (!size || opts_size(size, UINT64_C(1) << 20, &n))
 		rc = fail(w->err, -EINVAL, "-m %.100s: not a size", arg);
-	else if (size && (n == 0 || n > (UINT64_C(1) << 46)))
+	else if (n == 0 || n > (UINT64_C(1) << 46))
 		rc = fail(w->err, -ERANGE, "-m %.100s: between 8K and 64T", arg);
-	else if (size)
+	else
 		w->out->ram_bytes = (n + RAM_STEP - 1) / RAM_STEP * RAM_STEP;
 	opts_free(&o);
 	return rc ? rc : pass(w, name, arg, NULL);

@@ -323,6 +323,14 @@ static bool busy(struct consoles *c)
 	return false;
 }
 
+void consoles_abandon(struct consoles *c)
+{
+	unsigned i;
+
+	for (i = 0; i < c->nr; i++)
+		sink_restore(c->console[i].sink);
+}
+
 void consoles_close(struct consoles *c, unsigned grace_ms)
 {
 	uint64_t deadline = util_deadline_ms(grace_ms);

@@ -32,6 +32,9 @@ int consoles_open(struct consoles **out, const struct consoles_config *config, s
 /* consoles_close - what may leave is given @grace_ms to do so. */
 void consoles_close(struct consoles *c, unsigned grace_ms);
 
+/* consoles_abandon - the process ends at once and nothing that is held may leave: only terminals are put right. */
+void consoles_abandon(struct consoles *c);
+
 void consoles_cut(struct consoles *c, uint64_t epoch);
 void consoles_release(struct consoles *c, uint64_t epoch);
 void consoles_drop(struct consoles *c);

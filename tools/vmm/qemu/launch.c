@@ -225,7 +225,8 @@ char *launch_capture(char *const *argv)
 
 void launch_last_words(const char *log, char *buf, size_t size)
 {
-	char text[2048], *line;
+	bool has_complaint = false, complaint;
+	char text[2048], *line, *save = NULL;
 	int fd = open(log, O_RDONLY | O_CLOEXEC);
 	ssize_t n = 0;
 	off_t end;
@@ -236,16 +237,30 @@ void launch_last_words(const char *log, char *buf, size_t size)
 	end = lseek(fd, 0, SEEK_END);
 	n = pread(fd, text, sizeof(text) - 1, end > (off_t)sizeof(text) - 1 ? end - (off_t)sizeof(text) + 1 : 0);
 	close(fd);
-	while (n > 0 && (text[n - 1] == '\n' || text[n - 1] == '\r'))
-		n--;
 	if (n <= 0)
 		return;
 	text[n] = '\0';
-	line = strrchr(text, '\n');
-	snprintf(buf, size, "%s", line ? line + 1 : text);
+	/* its complaints begin with its name; what follows may be advice */
+	for (line = strtok_r(text, "\r\n", &save); line; line = strtok_r(NULL, "\r\n", &save)) {
+		complaint = strncmp(line, "qemu", 4) == 0;
+		if (complaint || !has_complaint)
+			snprintf(buf, size, "%s", line);
+		has_complaint |= complaint;
+	}
 }
 
 /* ---- guard -------------------------------------------------------------------------------------- */
+
+bool launch_was_paused(const char *status)
+{
+	static const char *const ours[] = { "paused", "save-vm", "finish-migrate", "postmigrate" };
+	size_t i;
+
+	for (i = 0; i < sizeof(ours) / sizeof(ours[0]); i++)
+		if (!strcmp(status, ours[i]))
+			return true;
+	return false;
+}
 
 static bool is_there(void *user)
 {
@@ -264,8 +279,7 @@ static void let_run(const char *qmp_path, pid_t pid)
 		return;
 	if (!qmp_call(q, "query-status", -1, deadline, &ret, NULL, NULL)) {
 		status = json_string_value(json_object_get(ret, "status"));
-		if (status && (!strcmp(status, "paused") || !strcmp(status, "postmigrate") || !strcmp(status, "save-vm") ||
-			       !strcmp(status, "finish-migrate")))
+		if (status && launch_was_paused(status))
 			qmp_call(q, "cont", -1, deadline, NULL, NULL, NULL);
 	}
 	json_decref(ret);

@@ -29,8 +29,11 @@ int launch_qemu(const struct launch *l, pid_t *pid, int *pidfd, int *uffd, struc
 /* launch_capture - run @argv, its stdout and stderr as text (the caller's to free); NULL without. */
 char *launch_capture(char *const *argv);
 
-/* launch_last_words - last line of @log into @buf ("" if none). */
+/* launch_last_words - QEMU's last complaint in @log, else its last line, into @buf ("" if none). */
 void launch_last_words(const char *log, char *buf, size_t size);
+
+/* launch_was_paused - is "status" of query-status one that a pause of ours leaves, when we die in it? */
+bool launch_was_paused(const char *status);
 
 /* guard_start - fork the guard of the QEMU @pid that listens at @qmp_path.  *@fd: its leash. */
 int guard_start(const char *qmp_path, pid_t pid, int *fd, struct ft_error *err);

@@ -33,6 +33,7 @@
 #include "tracker.h"
 
 #define START_MS 30000
+#define ENDING_MS 1000
 #define QMP_MS 10000
 #define ESTIMATE_NS (5 * UTIL_NS_PER_MS) /* an estimate is good for so long, and for 20 times what it cost */
 
@@ -46,6 +47,7 @@ struct machine {
 	pid_t pid;
 	int pidfd;
 	bool is_child, has_ended, was_started;
+	bool found_paused; /* attach: stopped as one of our pauses stops it */
 	int status;
 	char end_reason[64]; /* written while QMP events are taken */
 
@@ -192,14 +194,41 @@ static int resume_guest(void *user, struct ft_error *err)
 	return devstate_resume(m->state, err);
 }
 
+/* While the operator holds the guest there is a file that says so: who attaches later leaves it stopped. */
+static void mark_held(struct machine *m, bool held)
+{
+	char path[512];
+	int fd;
+
+	if (!m->has_run_dir)
+		return;
+	snprintf(path, sizeof(path), "%s/held", m->run_dir);
+	if (held) {
+		fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		fd_close(&fd);
+	} else {
+		unlink(path);
+	}
+}
+
+static bool is_held(struct machine *m)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/held", m->run_dir);
+	return !m->has_run_dir || access(path, F_OK) == 0;
+}
+
 static int guest_hold(void *user, bool hold, struct ft_error *err)
 {
 	struct machine *m = user;
 	int rc = hold ? devstate_stop(m->state, err) : devstate_cont(m->state, err);
 
-	if (!rc)
-		guard_arm(m->guard, !hold);
-	return rc;
+	if (rc)
+		return rc;
+	mark_held(m, hold);
+	guard_arm(m->guard, !hold);
+	return 0;
 }
 
 static void output_cut(void *user, uint64_t epoch)
@@ -316,8 +345,17 @@ static bool is_alive(void *user)
 	return m->pidfd < 0 || poll(&p, 1, 0) == 0;
 }
 
+/* A process closes its sockets a little before it can be waited for. */
+static bool ends(struct machine *m, int within_ms)
+{
+	struct pollfd p = { .fd = m->pidfd, .events = POLLIN };
+
+	return poll(&p, 1, within_ms) == 1;
+}
+
 static int open_state(struct machine *m, struct ft_error *err)
 {
+	const char *status;
 	json_t *ret;
 	int rc = devstate_open(&m->state, m->qmp, m->config.method, m->cmdline.has_picture, m->cmdline.bare_stream, err);
 
@@ -326,6 +364,8 @@ static int open_state(struct machine *m, struct ft_error *err)
 	if (rc)
 		return rc;
 	devstate_set_running(m->state, json_is_true(json_object_get(ret, "running")));
+	status = json_string_value(json_object_get(ret, "status"));
+	m->found_paused = status && launch_was_paused(status);
 	json_decref(ret);
 	return 0;
 }
@@ -385,14 +425,25 @@ static int open_consoles(struct machine *m, bool keep, struct ft_error *err)
 	return consoles_open(&m->consoles, &c, err);
 }
 
-/* --console: another destination for the first console. */
+/* The first serial port, else what comes first. */
+static struct cmdline_console *first_console(struct machine *m)
+{
+	unsigned i;
+
+	for (i = 0; i < m->cmdline.nr_consoles; i++)
+		if (!strncmp(m->cmdline.console[i].id, "ft-serial", 9))
+			return &m->cmdline.console[i];
+	return m->cmdline.nr_consoles ? &m->cmdline.console[0] : NULL;
+}
+
+/* --console: another destination for it. */
 static int override_console(struct machine *m, struct ft_error *err)
 {
-	struct cmdline_console *first = &m->cmdline.console[0];
+	struct cmdline_console *first = first_console(m);
 	char *destination;
 	int rc;
 
-	if (!m->config.console || m->cmdline.nr_consoles == 0)
+	if (!m->config.console || !first)
 		return 0;
 	rc = cmdline_destination(m->config.console, &destination, err);
 	if (rc) {
@@ -611,9 +662,7 @@ static int start_qemu(struct machine *m, struct ft_error *err)
 	if (rc)
 		return rc;
 	rc = qmp_open(&m->qmp, m->qmp_path, util_deadline_ms(START_MS), is_alive, qmp_event, m, err);
-	if (rc && !is_alive(m))
-		return ended_early(m, err);
-	return rc;
+	return rc && ends(m, ENDING_MS) ? ended_early(m, err) : rc;
 }
 
 static int make(struct machine *m, struct ft_error *err)
@@ -782,6 +831,11 @@ static int take(struct machine *m, struct ft_error *err)
 	if (!rc)
 		rc = open_consoles(m, true, err);
 	m->was_started = !rc;
+	/* an ftqemu that died in a pause, and we were faster than its guard, which now cannot reach QEMU */
+	if (!rc && m->found_paused && !is_held(m)) {
+		say(m, FT_LOG_WARN, "the guest was left paused, and runs on");
+		rc = devstate_cont(m->state, err);
+	}
 	return rc;
 }
 
@@ -843,6 +897,13 @@ void machine_close(struct machine *m)
 	free(m->identity);
 	cmdline_free(&m->cmdline);
 	free(m);
+}
+
+void machine_abandon(struct machine *m)
+{
+	consoles_abandon(m->consoles);
+	if (m->has_run_dir)
+		run_dir_remove(m->run_dir);
 }
 
 int machine_add_to(struct machine *m, struct ft_session *s, struct ft_error *err)

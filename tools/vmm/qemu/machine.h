@@ -43,6 +43,10 @@ int machine_open(struct machine **out, const struct machine_config *config, stru
 /* machine_close - let go.  A QEMU that still runs goes on. */
 void machine_close(struct machine *m);
 
+/* machine_abandon - QEMU has crashed and the standby is to go on: put terminal and run directory right before _exit(), with the
+ * session still there, so that nobody is told goodbye and nothing that is held leaves. */
+void machine_abandon(struct machine *m);
+
 const char *machine_name(const struct machine *m);
 const char *machine_run_dir(const struct machine *m); /* where its sockets are */
 const char *machine_identity(const struct machine *m);
@@ -62,7 +66,7 @@ int machine_start(struct machine *m, struct ft_error *err);
 void machine_pump(struct machine *m);
 /* machine_ended - has QEMU ended?  *@status gets its exit status (128 + signal; 0 where it is not our child). */
 bool machine_ended(struct machine *m, int *status);
-/* machine_end_reason - "guest-shutdown", "host-qmp-quit" ... or "". */
+/* machine_end_reason - what QEMU said last: "guest-shutdown", "host-qmp-quit" ...; "": it crashed. */
 const char *machine_end_reason(const struct machine *m);
 /* machine_quit - end QEMU, by force after @grace_ms. */
 void machine_quit(struct machine *m, unsigned grace_ms);

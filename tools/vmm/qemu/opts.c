@@ -57,6 +57,16 @@ static const char *item(const char *at, char *to)
 	return *at ? at + 1 : at;
 }
 
+/* A name knows no doubled commas. */
+static const char *flag(const char *at, char *to)
+{
+	size_t n = strcspn(at, ",");
+
+	memcpy(to, at, n);
+	to[n] = '\0';
+	return at[n] ? at + n + 1 : at + n;
+}
+
 int opts_parse(struct opts *o, const char *text, const char *implied, struct ft_error *err)
 {
 	const char *at = text, *eq, *comma;
@@ -82,13 +92,16 @@ int opts_parse(struct opts *o, const char *text, const char *implied, struct ft_
 			at = item(eq + 1, one);
 			strv_add(&o->value, one);
 		} else {
-			at = item(at, one);
-			if (first && implied)
+			if (first && implied) {
+				at = item(at, one);
 				add(o, implied, one);
-			else if (!strcmp(one, "nowait"))
-				add(o, "wait", "off"); /* the one old negated flag that is in wide use */
-			else if (one[0])
-				add(o, one, "on");
+			} else {
+				at = flag(at, one);
+				if (!strcmp(one, "nowait"))
+					add(o, "wait", "off"); /* the one old negated flag that is in wide use */
+				else if (one[0])
+					add(o, one, "on");
+			}
 		}
 		first = false;
 	}

@@ -230,12 +230,17 @@ int sink_open(struct sink **out, const char *destination, bool keep, char *said,
 	return 0;
 }
 
+void sink_restore(const struct sink *s)
+{
+	if (s->has_termios)
+		tcsetattr(STDIN_FILENO, TCSADRAIN, &s->termios);
+}
+
 void sink_close(struct sink *s)
 {
 	if (!s)
 		return;
-	if (s->has_termios)
-		tcsetattr(STDIN_FILENO, TCSADRAIN, &s->termios);
+	sink_restore(s);
 	if (s->in != s->out)
 		fd_close(&s->in);
 	fd_close(&s->out);

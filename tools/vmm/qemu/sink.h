@@ -15,6 +15,7 @@ struct sink;
  * begun anew.  @said: gets what the user has to know ("pty /dev/pts/3"), or "". */
 int sink_open(struct sink **out, const char *destination, bool keep, char *said, size_t size, struct ft_error *err);
 void sink_close(struct sink *s); /* a terminal gets its settings back */
+void sink_restore(const struct sink *s); /* only that */
 
 /* sink_write - returns how many octets were taken; less than @len: sink_poll() will say when there is room. */
 size_t sink_write(struct sink *s, const void *buf, size_t len);

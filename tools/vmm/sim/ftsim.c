@@ -11,6 +11,7 @@
 #include <ft/ft.h>
 #include "cli.h"
 #include "human.h"
+#include "logsink.h"
 #include "sim.h"
 
 struct args {
@@ -100,14 +101,6 @@ static void print_event(void *user, const struct ft_event *ev)
 	printf("ftsim: %s: %s -> %s%s%s\n", r->args->cfg.name, ft_state_name(ev->old_state), ft_state_name(ev->state),
 	       ev->reason[0] ? ": " : "", ev->reason);
 	fflush(stdout);
-}
-
-static void print_log(void *user, enum ft_log_level level, const char *module, const char *msg)
-{
-	static const char *const name[] = { "error", "warning", "info", "debug" };
-
-	(void)user;
-	fprintf(stderr, "%s: %s: %s\n", name[level], module, msg);
 }
 
 static void print_status(struct run *r)
@@ -301,8 +294,10 @@ static int run_ftsim(struct args *a)
 	sigaddset(&set, SIGTERM);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
-	if (a->verbose)
-		ft_log_set(print_log, NULL, FT_LOG_DEBUG);
+	if (a->verbose && logsink_open(NULL, FT_LOG_DEBUG, &err)) {
+		cli_error("%s", err.msg);
+		return 1;
+	}
 	if (a->output && a->cfg.role == FT_ROLE_PRIMARY) {
 		r.output_fd = open(a->output, O_WRONLY | O_CREAT | O_APPEND | O_NONBLOCK | O_CLOEXEC, 0600);
 		if (r.output_fd < 0) {

@@ -67,13 +67,17 @@ static void divide_slices(struct guest *g)
 		set = pages;
 	for (uint32_t i = 0; i < n; i++) {
 		struct guest_cpu *c = &g->cpu[i];
-		uint64_t end = pages * (i + 1) / n;
+		uint64_t span = pages * (i + 1) / n - pages * i / n;
 
+		if (g->cfg.span_pages && g->cfg.span_pages < span)
+			span = g->cfg.span_pages;
 		c->first = pages * i / n;
 		c->nr = set * (i + 1) / n - set * i / n;
 		if (c->nr == 0)
 			c->nr = 1;
-		c->spacing = (end - c->first) / c->nr;
+		if (c->nr > span)
+			c->nr = span;
+		c->spacing = span / c->nr;
 		c->key = mix64(g->cfg.seed + GOLDEN * (i + 1));
 		c->regs.acc = c->key;
 		c->stride = scatter_stride(c->nr);

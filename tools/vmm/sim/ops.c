@@ -16,7 +16,7 @@
 struct state_head {
 	uint64_t magic, total_bytes, serial, seed, nr_cpus;
 	uint64_t has_checksum, checksum; /* of the memory */
-	uint64_t sum;			 /* of this struct with sum 0, and of the vCPUs' registers behind it */
+	uint64_t sum;                    /* of this struct with sum 0, and of the vCPUs' registers behind it */
 };
 
 /* ---- tracking, pause, resume ---- */
@@ -36,7 +36,8 @@ static int op_enter(struct sim *s, enum sim_op op, struct ft_error *err)
 	pthread_mutex_unlock(&s->lock);
 	if (delay_ns)
 		sleep_ns(delay_ns);
-	return fail ? say(err, -EIO, "sim: %s was made to fail at call %llu", sim_op_name(op), (unsigned long long)call) : 0;
+	return fail ? say(err, -EIO, "sim: %s was made to fail at call %llu", sim_op_name(op), (unsigned long long)call)
+		    : 0;
 }
 
 static int drop_run(void *user, uint64_t first, uint64_t nr)

@@ -48,7 +48,8 @@ static int replay(struct guest *g, const struct guest_regs *regs, struct ft_erro
 		while (cpu->regs.steps < regs[i].steps)
 			guest_step(g, cpu);
 		if (cpu->regs.acc != regs[i].acc || cpu->regs.position != regs[i].position)
-			return say(err, -EBADMSG, "vCPU %u: its registers are not those of %llu steps: what it read was wrong", i,
+			return say(err, -EBADMSG,
+				   "vCPU %u: its registers are not those of %llu steps: what it read was wrong", i,
 				   (unsigned long long)regs[i].steps);
 	}
 	return 0;
@@ -163,7 +164,8 @@ int sim_same_state(struct sim *primary, struct sim *standby, uint64_t *epoch, st
 	c = primary->cut[standby->loaded_serial % SIM_CUTS];
 	pthread_mutex_unlock(&primary->lock);
 	if (c.serial != standby->loaded_serial)
-		return say(err, -ENODATA, "the state that was loaded is of cut %llu, which the primary did not make, or too long ago",
+		return say(err, -ENODATA,
+			   "the state that was loaded is of cut %llu, which the primary did not make, or too long ago",
 			   (unsigned long long)standby->loaded_serial);
 	*epoch = c.epoch;
 	for (uint32_t i = 0; i < primary->cfg.nr_cpus; i++)
@@ -180,8 +182,8 @@ int sim_check_promise(struct sim_client *client, struct sim *standby, struct ft_
 
 	sim_client_stats(client, &st);
 	if (st.damaged || st.gaps)
-		return say(err, -EBADMSG, "the client got %llu damaged messages and saw %llu gaps", (unsigned long long)st.damaged,
-			   (unsigned long long)st.gaps);
+		return say(err, -EBADMSG, "the client got %llu damaged messages and saw %llu gaps",
+			   (unsigned long long)st.damaged, (unsigned long long)st.gaps);
 	for (uint32_t i = 0; i < standby->cfg.nr_cpus; i++) {
 		const struct guest_regs *regs = &standby->loaded[i];
 
@@ -189,7 +191,8 @@ int sim_check_promise(struct sim_client *client, struct sim *standby, struct ft_
 			return say(err, -EBADMSG, "the client got message %llu of vCPU %u, the standby knows of %llu",
 				   (unsigned long long)st.last[i], i, (unsigned long long)regs->sent);
 		if (st.last[i] && st.last[i] == regs->sent && st.last_hash[i] != regs->sent_hash)
-			return say(err, -EBADMSG, "message %llu of vCPU %u was sent by another state than the standby's",
+			return say(err, -EBADMSG,
+				   "message %llu of vCPU %u was sent by another state than the standby's",
 				   (unsigned long long)st.last[i], i);
 	}
 	return 0;

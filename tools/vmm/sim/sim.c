@@ -19,7 +19,7 @@
 
 #define NS_PER_S UINT64_C(1000000000)
 #define NS_PER_MS UINT64_C(1000000)
-#define TICK_NS NS_PER_MS	  /* of a vCPU with a rate, or one that waits for the output queue */
+#define TICK_NS NS_PER_MS            /* of a vCPU with a rate, or one that waits for the output queue */
 #define CATCH_UP_NS (20 * NS_PER_MS) /* a vCPU that was held up makes up for that much at most */
 
 uint64_t clock_ns(void)
@@ -41,8 +41,8 @@ void sleep_ns(uint64_t ns)
 /* ---- names ---- */
 
 static const char *const pattern_names[SIM_PATTERN_COUNT] = {
-	[SIM_UNIFORM] = "uniform", [SIM_HOT] = "hot",	      [SIM_SEQUENTIAL] = "sequential", [SIM_SPARSE] = "sparse",
-	[SIM_ZERO] = "zero",	   [SIM_REWRITE] = "rewrite", [SIM_SCATTER] = "scatter",       [SIM_MIXED] = "mixed",
+	[SIM_UNIFORM] = "uniform", [SIM_HOT] = "hot",         [SIM_SEQUENTIAL] = "sequential", [SIM_SPARSE] = "sparse",
+	[SIM_ZERO] = "zero",       [SIM_REWRITE] = "rewrite", [SIM_SCATTER] = "scatter",       [SIM_MIXED] = "mixed",
 };
 
 const char *sim_pattern_name(enum sim_pattern p)
@@ -62,10 +62,10 @@ int sim_pattern_of(const char *name, enum sim_pattern *out)
 }
 
 static const char *const op_names[SIM_OP_COUNT] = {
-	[SIM_OP_TRACK_START] = "track-start",	[SIM_OP_COLLECT_PRESENT] = "collect-present",
+	[SIM_OP_TRACK_START] = "track-start",     [SIM_OP_COLLECT_PRESENT] = "collect-present",
 	[SIM_OP_COLLECT_DIRTY] = "collect-dirty", [SIM_OP_PAUSE] = "pause",
-	[SIM_OP_SAVE_STATE] = "save-state",	[SIM_OP_RESUME] = "resume",
-	[SIM_OP_LOAD_STATE] = "load-state",	[SIM_OP_ACTIVATE] = "activate",
+	[SIM_OP_SAVE_STATE] = "save-state",       [SIM_OP_RESUME] = "resume",
+	[SIM_OP_LOAD_STATE] = "load-state",       [SIM_OP_ACTIVATE] = "activate",
 };
 
 const char *sim_op_name(enum sim_op op)
@@ -242,8 +242,10 @@ void cpus_resume(struct sim *s)
 {
 	pthread_mutex_lock(&s->lock);
 	if (s->paused) {
-		uint64_t ns = clock_ns() - s->paused_at_ns;
+		uint64_t ns;
 
+		s->resumed_ns = clock_ns();
+		ns = s->resumed_ns - s->paused_at_ns;
 		if (ns > s->longest_pause_ns)
 			s->longest_pause_ns = ns;
 		s->paused = false;
@@ -273,10 +275,11 @@ void sim_config_init(struct sim_config *cfg)
 
 static void make_identity(struct sim *s)
 {
-	size_t n = (size_t)snprintf(s->identity, sizeof(s->identity), "sim pattern=%s cpus=%u seed=%llu set=%llu prefill=%llu every=%llu",
+	size_t n = (size_t)snprintf(s->identity, sizeof(s->identity),
+				    "sim pattern=%s cpus=%u seed=%llu set=%llu span=%llu prefill=%llu every=%llu",
 				    sim_pattern_name(s->cfg.pattern), s->cfg.nr_cpus, (unsigned long long)s->cfg.seed,
-				    (unsigned long long)s->cfg.working_set_pages, (unsigned long long)s->cfg.prefill_pages,
-				    (unsigned long long)s->cfg.output_every);
+				    (unsigned long long)s->cfg.working_set_pages, (unsigned long long)s->cfg.span_pages,
+				    (unsigned long long)s->cfg.prefill_pages, (unsigned long long)s->cfg.output_every);
 
 	for (uint32_t r = 0; r < s->cfg.nr_regions && n < sizeof(s->identity); r++)
 		n += (size_t)snprintf(s->identity + n, sizeof(s->identity) - n, " region=%llu",
@@ -507,6 +510,16 @@ void sim_forget_pauses(struct sim *s)
 	pthread_mutex_lock(&s->lock);
 	s->longest_pause_ns = 0;
 	pthread_mutex_unlock(&s->lock);
+}
+
+uint64_t sim_resumed_ns(struct sim *s)
+{
+	uint64_t ns;
+
+	pthread_mutex_lock(&s->lock);
+	ns = s->resumed_ns;
+	pthread_mutex_unlock(&s->lock);
+	return ns;
 }
 
 uint64_t sim_pages(const struct sim *s)

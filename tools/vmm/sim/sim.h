@@ -44,7 +44,8 @@ struct sim_config {
 	uint64_t seed;
 	uint64_t rate;		    /* pages a second of the whole guest; 0: as fast as it goes */
 	uint64_t pages_per_epoch;   /* if not 0: exactly that many steps from resume to pause, which waits for them */
-	uint64_t working_set_pages; /* spread evenly over the memory; 0: all of it */
+	uint64_t working_set_pages; /* the pages that are written, spread evenly over the span; 0: all of it */
+	uint64_t span_pages;	    /* of each vCPU's part of the memory, from its beginning; 0: all of it */
 	uint64_t prefill_pages;	    /* of the working set, filled before the first step */
 	uint64_t state_bytes;	    /* size of the device state; what is needed at least if that is more */
 	uint64_t output_every;	    /* each vCPU sends a message every so many steps; 0: never */
@@ -80,6 +81,7 @@ bool sim_is_paused(struct sim *s);	 /* by the engine */
 uint64_t sim_steps(struct sim *s);	 /* of all vCPUs; grows while the guest runs */
 uint64_t sim_longest_pause_ns(struct sim *s); /* by the engine, the present one included; since the last sim_forget_pauses() */
 void sim_forget_pauses(struct sim *s);
+uint64_t sim_resumed_ns(struct sim *s);	 /* CLOCK_MONOTONIC: when the engine let the guest go last */
 uint64_t sim_pages(const struct sim *s);
 void *sim_memory(const struct sim *s, uint32_t region);
 const struct sim_config *sim_get_config(const struct sim *s);

@@ -44,7 +44,7 @@ struct sim {
 	bool started, paused, quit; /* paused: by the engine */
 	uint32_t stopped;	    /* by tests */
 	uint64_t pages_per_epoch;   /* 0 once this side was promoted */
-	uint64_t paused_at_ns, longest_pause_ns;
+	uint64_t paused_at_ns, resumed_ns, longest_pause_ns;
 	struct cut *cut; /* SIM_CUTS, by serial modulo */
 	uint64_t serial; /* of the last cut */
 	struct {

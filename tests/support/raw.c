@@ -1,0 +1,373 @@
+/* SPDX-License-Identifier: MIT */
+/* raw.c - see raw.h. */
+#include "raw.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include "check.h"
+#include "clock.h"
+#include "digest.h"
+#include "pair.h"
+
+#define SEND_MS 5000u
+
+void raw_connect(struct raw *r, const char *uri, uint32_t data_lanes)
+{
+	struct tp_params params = { .lanes = data_lanes + 1 };
+	struct ft_error err = { 0 };
+	struct tp_conn *conn;
+
+	memset(r, 0, sizeof(*r));
+	r->lanes = data_lanes;
+	CHECK_OK(tp_connect(&conn, uri, &params, deadline_in_ms(WAIT_MS), -1, &err), err);
+	CHECK_OK(link_create(&r->link, conn, NULL, &err), err);
+}
+
+struct tp_listener *raw_listen(char *uri, size_t size)
+{
+	struct tp_params params = { .lanes = TP_LANES_MAX };
+	struct ft_error err = { 0 };
+	struct tp_listener *l;
+
+	CHECK_OK(tp_listen(&l, "127.0.0.1:0", &params, &err), err);
+	snprintf(uri, size, "%s", tp_listener_address(l));
+	return l;
+}
+
+void raw_accept(struct raw *r, struct tp_listener *l)
+{
+	struct ft_error err = { 0 };
+	struct tp_conn *conn;
+
+	memset(r, 0, sizeof(*r));
+	CHECK_OK(tp_accept(l, &conn, deadline_in_ms(WAIT_MS), -1, &err), err);
+	CHECK_OK(link_create(&r->link, conn, NULL, &err), err);
+	r->lanes = r->link->lanes - 1;
+}
+
+void raw_close(struct raw *r)
+{
+	link_destroy(r->link);
+	r->link = NULL;
+}
+
+bool raw_send(struct raw *r, uint32_t lane, size_t len)
+{
+	return link_end(r->link, lane, len, deadline_in_ms(SEND_MS), NULL) == 0;
+}
+
+static void keep_text(struct cursor *body, char *text)
+{
+	struct reason why;
+
+	*text = '\0';
+	if (consume_reason(body, &why, NULL) == 0)
+		snprintf(text, FTW_REASON_MAX + 1, "%.*s", (int)why.reason_bytes, why.text);
+}
+
+bool raw_receive(struct raw *r, struct record_head *head, char *text, uint32_t timeout_ms)
+{
+	uint64_t deadline = deadline_in_ms(timeout_ms);
+	struct cursor body;
+	const void *msg;
+	uint32_t lane;
+	size_t len;
+
+	do {
+		if (link_receive(r->link, &lane, head, &body, &msg, &len, deadline, NULL))
+			return false;
+	} while (head->type == FTW_HEARTBEAT);
+	if (text && (head->type == FTW_REFUSE || head->type == FTW_BYE || head->type == FTW_ERROR))
+		keep_text(&body, text);
+	return true;
+}
+
+void raw_expect(struct raw *r, uint32_t type, uint64_t epoch)
+{
+	char got[24], want[24], text[FTW_REASON_MAX + 1] = "";
+	struct record_head head;
+
+	CHECK(raw_receive(r, &head, text, WAIT_MS), "no %s of epoch %" PRIu64, record_name(type, want), epoch);
+	CHECK(head.type == type && head.epoch == epoch, "%s of epoch %" PRIu64 " (%s) instead of %s of epoch %" PRIu64,
+	      record_name(head.type, got), head.epoch, text, record_name(type, want), epoch);
+}
+
+/* ---- as a primary ---- */
+
+bool raw_hello(struct raw *r, uint8_t session, uint32_t heartbeat_ms, uint32_t heartbeat_misses)
+{
+	struct hello h = {
+		.version_min = FTW_VERSION_MIN,
+		.version_max = FTW_VERSION_MAX,
+		.placement = FTW_PLACEMENT_MIRROR,
+		.mode = FTW_MODE_CHECKPOINT,
+		.nr_pages = RAW_PAGES,
+		.state_max = 65536,
+		.page_bytes = FT_PAGE_SIZE,
+		.chunk_bytes = 1u << 20,
+		.lanes = r->lanes,
+		.heartbeat_ms = heartbeat_ms,
+		.heartbeat_misses = heartbeat_misses,
+		.identity = "",
+		.name = "raw",
+		.name_bytes = 3,
+	};
+	uint32_t seq;
+	void *buf = link_begin(r->link, 0, &seq);
+
+	memset(h.session, session, sizeof(h.session));
+	return raw_send(r, 0, create_hello(buf, seq, &h));
+}
+
+bool raw_regions(struct raw *r)
+{
+	struct region_entry e = { .len_bytes = RAW_BYTES, .name = "ram", .name_bytes = 3 };
+	uint32_t seq;
+	void *buf = link_begin(r->link, 0, &seq);
+
+	return raw_send(r, 0, create_regions(buf, seq, &e, 1));
+}
+
+void raw_greet(struct raw *r, uint8_t session)
+{
+	CHECK(raw_hello(r, session, 50, 100) && raw_regions(r), "hello cannot be sent");
+	raw_expect(r, FTW_HELLO_ACK, 0);
+}
+
+bool raw_pages(struct raw *r, uint32_t lane, uint64_t epoch, uint64_t first, uint32_t nr, uint8_t fill)
+{
+	static uint8_t page[FT_PAGE_SIZE];
+	struct page_run run = { first, nr };
+	uint64_t digest = 0, ticket = 0;
+	uint32_t seq;
+	void *buf;
+
+	memset(page, fill, sizeof(page));
+	for (uint32_t i = 0; i < nr; i++) {
+		struct iovec iov = { page, sizeof(page) };
+
+		digest += fill ? digest_page(page, first + i) : digest_zero(first + i);
+		if (fill && link_write(r->link, lane, FTW_WINDOW_IMAGE, (first + i) * FT_PAGE_SIZE, &iov, 1, &ticket,
+				       deadline_in_ms(SEND_MS), NULL))
+			return false;
+	}
+	*(fill ? &r->nr_data : &r->nr_zero) += nr;
+	r->digest += digest;
+	buf = link_begin(r->link, lane, &seq);
+	return raw_send(r, lane, create_runs(buf, fill ? FTW_NOTIFY_WRITE : FTW_ZERO_PAGES, epoch, seq, &run, 1, digest)) &&
+	       (!ticket || tp_wait_completed(r->link->conn, lane, ticket, deadline_in_ms(SEND_MS), NULL) == 0);
+}
+
+bool raw_state(struct raw *r, uint64_t epoch, const void *state, uint32_t len)
+{
+	uint32_t seq;
+	void *buf = link_begin(r->link, 1, &seq);
+
+	r->state_bytes = len;
+	r->digest += digest_state(state, len);
+	return raw_send(r, 1, create_device_state(buf, epoch, seq, len, 0, state, len));
+}
+
+bool raw_commit(struct raw *r, uint64_t epoch)
+{
+	struct commit c = { .nr_data_pages = r->nr_data, .nr_zero_pages = r->nr_zero, .state_bytes = r->state_bytes,
+			    .digest = r->digest, .lanes = r->lanes };
+	uint32_t seq;
+	void *buf;
+
+	if (!c.state_bytes)
+		c.digest += digest_state("", 0);
+	for (uint32_t i = 0; i < c.lanes; i++)
+		c.seq[i] = link_sent(r->link, i + 1);
+	r->nr_data = r->nr_zero = r->state_bytes = r->digest = 0;
+	buf = link_begin(r->link, 0, &seq);
+	return raw_send(r, 0, create_commit(buf, epoch, seq, &c));
+}
+
+void raw_epoch(struct raw *r, uint64_t epoch, uint8_t fill)
+{
+	CHECK(raw_pages(r, 1, epoch, 1, 1, fill) && raw_state(r, epoch, &fill, 1) && raw_commit(r, epoch),
+	      "epoch %" PRIu64 " cannot be sent", epoch);
+	raw_expect(r, FTW_ACK, epoch);
+	raw_expect(r, FTW_APPLIED, epoch);
+}
+
+/* ---- as a secondary ---- */
+
+void raw_expect_hello(struct raw *r)
+{
+	raw_expect(r, FTW_HELLO, 0);
+	raw_expect(r, FTW_REGIONS, 0);
+}
+
+bool raw_hello_ack(struct raw *r, const struct hello_ack *given)
+{
+	struct hello_ack ack = { .version = FTW_VERSION_MAX, .placement = FTW_PLACEMENT_MIRROR, .epoch_credits = 1,
+				 .generation = 1, .heartbeat_ms = 50, .heartbeat_misses = 100 };
+	static uint8_t image[RAW_BYTES];
+	struct ft_error err = { 0 };
+	uint32_t seq;
+	void *buf;
+
+	CHECK_OK(tp_window_open(r->link->conn, FTW_WINDOW_IMAGE, image, sizeof(image), &err), err);
+	buf = link_begin(r->link, 0, &seq);
+	return raw_send(r, 0, create_hello_ack(buf, seq, given ? given : &ack));
+}
+
+bool raw_mark(struct raw *r, uint32_t type, uint64_t epoch)
+{
+	uint32_t seq;
+	void *buf = link_begin(r->link, 0, &seq);
+
+	return raw_send(r, 0, create_epoch_mark(buf, type, epoch, seq));
+}
+
+uint64_t raw_await_commit(struct raw *r)
+{
+	struct record_head head;
+
+	do
+		CHECK(raw_receive(r, &head, NULL, WAIT_MS), "the primary sends no commit");
+	while (head.type != FTW_COMMIT);
+	return head.epoch;
+}
+
+/* ---- a machine ---- */
+
+static int nothing(void *user, struct ft_error *err)
+{
+	(void)user, (void)err;
+	return 0;
+}
+
+static int collect_dirty(void *user, struct ft_dirty *dirty, struct ft_error *err)
+{
+	(void)user, (void)err;
+	return ft_dirty_add(dirty, 0, 1, 1);
+}
+
+static uint64_t estimate_dirty(void *user)
+{
+	struct raw_vm *vm = user;
+
+	return atomic_load(&vm->estimate);
+}
+
+static int stop(void *user, struct ft_error *err)
+{
+	struct raw_vm *vm = user;
+
+	(void)err;
+	atomic_fetch_add(&vm->paused, 1);
+	atomic_fetch_add(&vm->pauses, 1);
+	return 0;
+}
+
+static int resume(void *user, struct ft_error *err)
+{
+	struct raw_vm *vm = user;
+
+	(void)err;
+	atomic_fetch_sub(&vm->paused, 1);
+	return 0;
+}
+
+static int save_state(void *user, struct ft_state_sink *sink, struct ft_error *err)
+{
+	(void)user, (void)err;
+	return ft_state_write(sink, "state", 5);
+}
+
+static void output_release(void *user, uint64_t epoch)
+{
+	struct raw_vm *vm = user;
+
+	atomic_store(&vm->released, epoch);
+}
+
+static int check_identity(void *user, const char *identity, struct ft_error *err)
+{
+	struct raw_vm *vm = user;
+	struct timespec t = timespec_of_ns(atomic_load(&vm->identity_delay_ms) * NS_PER_MS);
+
+	(void)identity, (void)err;
+	atomic_fetch_add(&vm->identity_checks, 1);
+	nanosleep(&t, NULL);
+	return 0;
+}
+
+static int load_state(void *user, const void *buf, size_t len, struct ft_error *err)
+{
+	struct raw_vm *vm = user;
+
+	(void)buf, (void)len, (void)err;
+	atomic_fetch_add(&vm->loads, 1);
+	return 0;
+}
+
+static int activate(void *user, struct ft_error *err)
+{
+	struct raw_vm *vm = user;
+
+	(void)err;
+	atomic_fetch_add(&vm->activations, 1);
+	return 0;
+}
+
+static const struct ft_vmm_ops vm_ops = {
+	.struct_size = sizeof(vm_ops),
+	.track_start = nothing,
+	.collect_dirty = collect_dirty,
+	.estimate_dirty = estimate_dirty,
+	.pause = stop,
+	.save_state = save_state,
+	.resume = resume,
+	.output_release = output_release,
+	.check_identity = check_identity,
+	.load_state = load_state,
+	.activate = activate,
+};
+
+static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settings)
+{
+	struct ft_error err = { 0 };
+
+	memset(vm, 0, sizeof(*vm));
+	vm->memory = mmap(NULL, RAW_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	CHECK(vm->memory != MAP_FAILED, "no memory");
+	pair_settings(cfg, "state-max=64K");
+	pair_settings(cfg, settings);
+	cfg->name = "raw";
+	CHECK_OK(ft_session_open(&vm->session, cfg, &vm_ops, vm, &err), err);
+	CHECK_OK(ft_session_add_region(vm->session, "ram", vm->memory, RAW_BYTES, &err), err);
+	CHECK_OK(ft_session_start(vm->session, &err), err);
+}
+
+void raw_vm_secondary(struct raw_vm *vm, const char *settings)
+{
+	struct ft_error err = { 0 };
+	struct ft_config cfg;
+
+	ft_config_init(&cfg, FT_ROLE_SECONDARY);
+	cfg.listen = "127.0.0.1:0";
+	open_vm(vm, &cfg, settings);
+	CHECK_OK(ft_session_address(vm->session, vm->address, sizeof(vm->address)), err);
+}
+
+void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings)
+{
+	struct ft_config cfg;
+
+	ft_config_init(&cfg, FT_ROLE_PRIMARY);
+	cfg.peer = uri;
+	open_vm(vm, &cfg, settings);
+}
+
+void raw_vm_close(struct raw_vm *vm)
+{
+	ft_session_close(vm->session);
+	munmap(vm->memory, RAW_BYTES);
+}
