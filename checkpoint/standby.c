@@ -22,6 +22,8 @@
 #include "err.h"
 #include "faultpoint.h"
 
+#define HUGE_PAGES 512u /* pages of 4 KiB in a huge page */
+
 struct device {
 	uint8_t *memory;                 /* state_max octets */
 	uint64_t len_bytes, total_bytes; /* that came, that were announced */
@@ -55,7 +57,8 @@ struct standby {
 	bool applying;
 
 	uint64_t duplicates;
-	struct bitmap *landed; /* pages of the image that were ever told */
+	struct bitmap *landed; /* pages of the image that are real, as far as we know */
+	bool huge_pages;
 	uint64_t nr_landed;
 };
 
@@ -144,6 +147,7 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	s->state_max = opt->state_max;
 	s->image_bytes = regions->nr_pages * FT_PAGE_SIZE;
 	s->lanes = opt->lanes;
+	s->huge_pages = opt->huge_pages;
 	rc = reserve_all(s, opt, err);
 	if (rc) {
 		standby_destroy(s);
@@ -241,6 +245,20 @@ static uint64_t digest_run(const struct standby *s, struct page_run run, bool ze
 	return sum;
 }
 
+/* With huge pages one page that lands makes its 2 MiB real. */
+static void note_landed(struct standby *s, struct page_run run)
+{
+	uint64_t end = run.first + run.nr;
+
+	if (s->huge_pages) {
+		run.first -= run.first % HUGE_PAGES;
+		end += (HUGE_PAGES - end % HUGE_PAGES) % HUGE_PAGES;
+		if (end > s->regions->nr_pages)
+			end = s->regions->nr_pages;
+	}
+	s->nr_landed += bitmap_set_run(s->landed, run.first, end - run.first);
+}
+
 static void note_run(struct standby *s, struct page_run run, bool zero)
 {
 	int rc = zero ? received_zero(s->received, s->receiving, run.first, run.nr)
@@ -251,7 +269,7 @@ static void note_run(struct standby *s, struct page_run run, bool zero)
 		s->nr_zero += run.nr;
 	} else {
 		s->nr_data += run.nr;
-		s->nr_landed += bitmap_set_run(s->landed, run.first, run.nr);
+		note_landed(s, run);
 	}
 }
 

@@ -61,6 +61,8 @@ struct primary {
 	bool output_held;		/* output_cut was called and not everything was let out since */
 	bool tracking;
 	uint64_t suspect_until_ns;
+	uint64_t connected_ns; /* the last hello that was answered */
+	uint64_t pace_ms;      /* the last wait after a connection that did not live long; 0: it did */
 	char loss[FT_ERROR_MAX]; /* why the last connection ended */
 
 	/* one connection */

@@ -17,6 +17,7 @@
 
 #define SUSPECT_RETRY_MS 50 /* a secondary that is still there is found again before output was held for long */
 #define OVERSLEPT_MS 250    /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
+#define PACE_MS 50	    /* first wait before a full sync after one that was lost at its end */
 #define BYE_MS 200	    /* how long an orderly end may wait for room in the socket */
 
 /* ---- the end of a connection ---- */
@@ -300,6 +301,22 @@ static void idle(struct primary *p, uint64_t deadline)
 	serve_hold(p);
 }
 
+/* But a connection that is lost right after its full sync, again and again, must not become a loop of full syncs: each time that one
+ * did not live longer than the last wait, the next one waits twice as long, up to "reconnect". */
+static void pace(struct primary *p, const struct ft_config *cfg)
+{
+	uint64_t lived_ms = (now_ns() - p->connected_ns) / NS_PER_MS;
+
+	if (lived_ms > PACE_MS + p->pace_ms) {
+		p->pace_ms = 0;
+		return;
+	}
+	p->pace_ms = p->pace_ms ? 2 * p->pace_ms : PACE_MS;
+	if (p->pace_ms > cfg->reconnect_ms && cfg->reconnect_ms)
+		p->pace_ms = cfg->reconnect_ms;
+	idle(p, deadline_in_ms(p->pace_ms));
+}
+
 static void after_loss(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -310,6 +327,7 @@ static void after_loss(struct primary *p)
 	p->suspect_until_ns = deadline_in_ms(cfg.suspect_ms);
 	if (p->output_held) {
 		change(p, EV_PEER_LOST_HELD, p->loss); /* ask the secondary again at once: nothing leaves until we know */
+		pace(p, &cfg);
 		return;
 	}
 	change(p, EV_PEER_LOST, p->loss);
@@ -388,6 +406,7 @@ static void attempt(struct primary *p)
 	if (*p->loss)
 		stats_count(&s->stats, FT_COUNTER_RECONNECTS, 1);
 	reset_connection(p);
+	p->connected_ns = now_ns();
 	change(p, EV_HELLO_OK, NULL);
 	serve(p);
 	if (!session_stopping(s))

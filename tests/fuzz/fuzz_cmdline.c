@@ -54,9 +54,16 @@ static void check_running(struct cmdline_request *req, const struct cmdline *fir
 
 static void try(char *const *argv, unsigned bits)
 {
-	static const char machines[] = "Supported machines are:\npc  x (alias of pc-i440fx-7.2)\npc-i440fx-7.2 x (default)\n";
-	struct cmdline_request req = { .argv = argv, .machines = bits & 1 ? machines : NULL, .run_dir = "/run/ft/vm", .shim = "/ft-shim.so",
-				       .has_plugins = bits & 2, .ram_fd = 5, .is_secondary = bits & 4, .unsafe_output = bits & 8 };
+	static const char machines[] =
+		"Supported machines are:\npc  x (alias of pc-i440fx-7.2)\npc-i440fx-7.2 x (default)\n";
+	struct cmdline_request req = { .argv = argv,
+				       .machines = bits & 1 ? machines : NULL,
+				       .run_dir = "/run/ft/vm",
+				       .shim = "/ft-shim.so",
+				       .has_plugins = bits & 2,
+				       .ram_fd = 5,
+				       .is_secondary = bits & 4,
+				       .unsafe_output = bits & 8 };
 	struct ft_error err = { 0 };
 	struct cmdline c;
 	int rc = cmdline_rewrite(&c, &req, &err);

@@ -10,7 +10,8 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-static const char greeting[] = "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": 2, \"major\": 7}}, \"capabilities\": []}}\r\n";
+static const char greeting[] =
+	"{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": 2, \"major\": 7}}, \"capabilities\": []}}\r\n";
 
 static void must(bool holds)
 {
@@ -51,7 +52,8 @@ void fake_qmp_error(struct fake_qmp *f, json_t *id, const char *desc)
 
 void fake_qmp_event(struct fake_qmp *f, const char *name)
 {
-	say_json(f, json_pack("{s:s, s:{s:i, s:i}, s:{s:s}}", "event", name, "timestamp", "seconds", 1, "microseconds", 2, "data", "of", name));
+	say_json(f, json_pack("{s:s, s:{s:i, s:i}, s:{s:s}}", "event", name, "timestamp", "seconds", 1, "microseconds",
+			      2, "data", "of", name));
 }
 
 static bool serve_line(struct fake_qmp *f, const char *line, size_t len, int fd)
@@ -76,7 +78,9 @@ static ssize_t receive(struct fake_qmp *f, char *buf, size_t size, int *fd)
 		struct cmsghdr align;
 	} control;
 	struct iovec iov = { buf, size };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)
+	};
 	struct pollfd p[2] = { { .fd = f->client, .events = POLLIN }, { .fd = f->wake[0], .events = POLLIN } };
 	struct cmsghdr *c;
 	ssize_t n;

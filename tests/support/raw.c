@@ -206,7 +206,7 @@ void raw_expect_hello(struct raw *r)
 bool raw_hello_ack(struct raw *r, const struct hello_ack *given)
 {
 	struct hello_ack ack = { .version = FTW_VERSION_MAX, .placement = FTW_PLACEMENT_MIRROR, .epoch_credits = 1,
-				 .generation = 1, .heartbeat_ms = 50, .heartbeat_misses = 100 };
+				 .generation = 1, .heartbeat_ms = 100, .heartbeat_misses = 100 };
 	static uint8_t image[RAW_BYTES];
 	struct ft_error err = { 0 };
 	uint32_t seq;

@@ -24,7 +24,11 @@ static struct cmdline_request req;
 
 static void setup(void)
 {
-	req = (struct cmdline_request){ .machines = machines, .run_dir = "/run/ft/vm", .shim = "/lib/ft/ft-shim.so", .has_plugins = true, .ram_fd = 7 };
+	req = (struct cmdline_request){ .machines = machines,
+					.run_dir = "/run/ft/vm",
+					.shim = "/lib/ft/ft-shim.so",
+					.has_plugins = true,
+					.ram_fd = 7 };
 	err = (struct ft_error){ 0 };
 }
 
@@ -197,7 +201,9 @@ Test(cmdline, refuses_nothing_at_all)
 Test(cmdline, unsafe_output_lets_pass_and_writes_it_down)
 {
 	req.unsafe_output = true;
-	cr_assert_eq(rewrite("q -drive file=d.img -netdev user,id=n -device e1000,netdev=n -vnc :1 -hda e.img -snapshot"), 0, "%s", err.msg);
+	cr_assert_eq(
+		rewrite("q -drive file=d.img -netdev user,id=n -device e1000,netdev=n -vnc :1 -hda e.img -snapshot"), 0,
+		"%s", err.msg);
 	cr_assert_eq(out.unheld.n, 5);
 	cr_assert_str_eq(out.unheld.v[0], "-drive file=d.img");
 	cr_assert(out.has_picture);
@@ -216,10 +222,12 @@ Test(cmdline, adds_its_own)
 
 	cr_assert_eq(out.ram_bytes, 256u << 20);
 	cr_assert(!strncmp(line, "qemu -nodefaults -m 256 -kernel k ", 34), "%s", line);
-	cr_assert(has_words(line, "-object memory-backend-file,id=ft-ram,mem-path=/proc/self/fd/7,size=268435456,share=on"));
+	cr_assert(has_words(line,
+			    "-object memory-backend-file,id=ft-ram,mem-path=/proc/self/fd/7,size=268435456,share=on"));
 	cr_assert(has_words(line, "-machine memory-backend=ft-ram,suppress-vmdesc=on"));
 	cr_assert(has_words(line, "-global migration.send-configuration=off"));
-	cr_assert(has_words(line, "-chardev socket,id=ft-qmp,path=/run/ft/vm/qmp.sock,server=on,wait=off -mon chardev=ft-qmp,mode=control"));
+	cr_assert(has_words(line, "-chardev socket,id=ft-qmp,path=/run/ft/vm/qmp.sock,server=on,wait=off -mon "
+				  "chardev=ft-qmp,mode=control"));
 	cr_assert(has_words(line, "-plugin file=/lib/ft/ft-shim.so"));
 	cr_assert(has_words(line, "-machine type=pc-i440fx-7.2"));
 	cr_assert(has_words(line, "-only-migratable"));
@@ -235,7 +243,8 @@ Test(cmdline, both_roles_differ_by_incoming_only)
 {
 	char primary[4096];
 
-	snprintf(primary, sizeof(primary), "%s -incoming defer", rewritten("q -nodefaults -M q35 -m 1G -serial file:x"));
+	snprintf(primary, sizeof(primary), "%s -incoming defer",
+		 rewritten("q -nodefaults -M q35 -m 1G -serial file:x"));
 	req.is_secondary = true;
 	cr_assert_str_eq(rewritten("q -nodefaults -M q35 -m 1G -serial file:x"), primary);
 }
@@ -248,7 +257,8 @@ Test(cmdline, without_plugins_nothing_is_loaded_by_option)
 
 Test(cmdline, says_each_thing_once)
 {
-	const char *line = rewritten("q -nodefaults -no-user-config -only-migratable -display none -global migration.send-configuration=off -m 8");
+	const char *line = rewritten("q -nodefaults -no-user-config -only-migratable -display none -global "
+				     "migration.send-configuration=off -m 8");
 
 	cr_assert(has_words(line, "-no-user-config"));
 	cr_assert_null(strstr(strstr(line, "-no-user-config") + 5, "-no-user-config"));
@@ -265,9 +275,11 @@ struct size_case {
 Test(cmdline, sizes_of_memory)
 {
 	static const struct size_case cases[] = {
-		{ "-m 256", 256u << 20 },     { "-m 256M", 256u << 20 },	{ "-m 1G", 1u << 30 },	   { "-m 1.5G", 3u << 29 },
-		{ "-m 100k", 106496 },	      { "-m size=2g", UINT64_C(2) << 30 }, { "-m 1T", UINT64_C(1) << 40 }, { "-m 8192B", 8192 },
-		{ "-m 8193b", 16384 },	      { "", 128u << 20 },
+		{ "-m 256", 256u << 20 },       { "-m 256M", 256u << 20 },
+		{ "-m 1G", 1u << 30 },          { "-m 1.5G", 3u << 29 },
+		{ "-m 100k", 106496 },          { "-m size=2g", UINT64_C(2) << 30 },
+		{ "-m 1T", UINT64_C(1) << 40 }, { "-m 8192B", 8192 },
+		{ "-m 8193b", 16384 },          { "", 128u << 20 },
 	};
 	size_t i;
 
@@ -285,7 +297,8 @@ Test(cmdline, aliases_of_machines_get_their_version)
 {
 	cr_assert(has_words(rewritten("q -nodefaults -M pc"), "-M pc-i440fx-7.2"));
 	cr_assert(has_words(rewritten("q -nodefaults -machine q35,accel=tcg"), "-machine pc-q35-7.2,accel=tcg"));
-	cr_assert(has_words(rewritten("q -nodefaults -machine accel=tcg,type=q35"), "-machine accel=tcg,type=pc-q35-7.2"));
+	cr_assert(has_words(rewritten("q -nodefaults -machine accel=tcg,type=q35"),
+			    "-machine accel=tcg,type=pc-q35-7.2"));
 	cr_assert(has_words(rewritten("q -nodefaults -M pc-i440fx-7.2"), "-M pc-i440fx-7.2"));
 	cr_assert(has_words(rewritten("q -nodefaults -M microvm"), "-M microvm"));
 	/* an option without a type does not stand in for it */
@@ -303,21 +316,27 @@ Test(cmdline, consoles_go_through_sockets)
 #define SOCKET(id) "-chardev socket,id=" id ",path=/run/ft/vm/con-" id ".sock,server=on,wait=off"
 	static const struct console_case cases[] = {
 		{ "-serial stdio", SOCKET("ft-serial0") " -serial chardev:ft-serial0", "ft-serial0", "stdio" },
-		{ "-serial file:a,b", SOCKET("ft-serial0") " -serial chardev:ft-serial0", "ft-serial0", "file,path=a,,b" },
+		{ "-serial file:a,b", SOCKET("ft-serial0") " -serial chardev:ft-serial0", "ft-serial0",
+		  "file,path=a,,b" },
 		{ "-serial pty", SOCKET("ft-serial0") " -serial chardev:ft-serial0", "ft-serial0", "pty" },
 		{ "-serial unix:/s,server,nowait", SOCKET("ft-serial0") " -serial chardev:ft-serial0", "ft-serial0",
 		  "socket,path=/s,server=on,wait=off" },
 		{ "-serial tcp:[::1]:7,server=on", SOCKET("ft-serial0") " -serial chardev:ft-serial0", "ft-serial0",
 		  "socket,server=on,host=[::1],port=7" },
-		{ "-serial mon:stdio", SOCKET("ft-serial0") ",mux=on -serial chardev:ft-serial0 -mon chardev=ft-serial0,mode=readline",
+		{ "-serial mon:stdio",
+		  SOCKET("ft-serial0") ",mux=on -serial chardev:ft-serial0 -mon chardev=ft-serial0,mode=readline",
 		  "ft-serial0", "stdio,signal=off" },
-		{ "-monitor unix:/m,server=on,wait=off", SOCKET("ft-monitor0") " -mon chardev=ft-monitor0,mode=readline", "ft-monitor0",
+		{ "-monitor unix:/m,server=on,wait=off",
+		  SOCKET("ft-monitor0") " -mon chardev=ft-monitor0,mode=readline", "ft-monitor0",
 		  "socket,path=/m,server=on,wait=off" },
-		{ "-parallel file:p", SOCKET("ft-parallel0") " -parallel chardev:ft-parallel0", "ft-parallel0", "file,path=p" },
-		{ "-debugcon stdio", SOCKET("ft-debugcon0") " -debugcon chardev:ft-debugcon0", "ft-debugcon0", "stdio" },
-		{ "-chardev stdio,id=c0,mux=on -mon chardev=c0", SOCKET("c0") ",mux=on -mon chardev=c0", "c0", "stdio" },
-		{ "-chardev file,id=c0,path=/a,,b,append=on -device isa-serial,chardev=c0", SOCKET("c0") " -device isa-serial,chardev=c0", "c0",
-		  "file,path=/a,,b,append=on" },
+		{ "-parallel file:p", SOCKET("ft-parallel0") " -parallel chardev:ft-parallel0", "ft-parallel0",
+		  "file,path=p" },
+		{ "-debugcon stdio", SOCKET("ft-debugcon0") " -debugcon chardev:ft-debugcon0", "ft-debugcon0",
+		  "stdio" },
+		{ "-chardev stdio,id=c0,mux=on -mon chardev=c0", SOCKET("c0") ",mux=on -mon chardev=c0", "c0",
+		  "stdio" },
+		{ "-chardev file,id=c0,path=/a,,b,append=on -device isa-serial,chardev=c0",
+		  SOCKET("c0") " -device isa-serial,chardev=c0", "c0", "file,path=/a,,b,append=on" },
 		{ "-chardev socket,id=c0,path=/s,server=on", SOCKET("c0"), "c0", "socket,path=/s,server=on" },
 	};
 	size_t i;
@@ -338,8 +357,9 @@ Test(cmdline, consoles_go_through_sockets)
 
 Test(cmdline, what_nobody_sees_is_left_alone)
 {
-	static const char *const cases[] = { "-serial none", "-serial null", "-serial vc", "-monitor none", "-chardev null,id=n",
-					     "-chardev ringbuf,id=r,size=64", "-parallel none" };
+	static const char *const cases[] = { "-serial none",  "-serial null",       "-serial vc",
+					     "-monitor none", "-chardev null,id=n", "-chardev ringbuf,id=r,size=64",
+					     "-parallel none" };
 	size_t i;
 
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -353,7 +373,8 @@ Test(cmdline, what_nobody_sees_is_left_alone)
 
 Test(cmdline, somebody_elses_qmp_stays)
 {
-	const char *line = rewritten("q -nodefaults -chardev socket,id=q,path=/q,server=on,wait=off -mon chardev=q,mode=control -qmp unix:/r,server=on");
+	const char *line = rewritten("q -nodefaults -chardev socket,id=q,path=/q,server=on,wait=off -mon "
+				     "chardev=q,mode=control -qmp unix:/r,server=on");
 
 	cr_assert(has_words(line, "-chardev socket,id=q,path=/q,server=on,wait=off"));
 	cr_assert(has_words(line, "-qmp unix:/r,server=on"));
@@ -379,9 +400,12 @@ Test(cmdline, nographic_is_what_qemu_makes_of_it)
 
 Test(cmdline, harmless_disks_pass)
 {
-	static const char *const cases[] = { "-drive file=d,readonly=on",   "-drive file=d,read-only=on,if=virtio", "-drive file=c,media=cdrom",
-					     "-cdrom c.iso",		    "-drive if=none,id=e",		     "-blockdev driver=file,node-name=n,filename=f,read-only=on",
-					     "-blockdev null-co,node-name=n", "-drive if=pflash,readonly=on,file=code.fd" };
+	static const char *const cases[] = {
+		"-drive file=d,readonly=on",     "-drive file=d,read-only=on,if=virtio",
+		"-drive file=c,media=cdrom",     "-cdrom c.iso",
+		"-drive if=none,id=e",           "-blockdev driver=file,node-name=n,filename=f,read-only=on",
+		"-blockdev null-co,node-name=n", "-drive if=pflash,readonly=on,file=code.fd"
+	};
 	size_t i;
 
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -390,7 +414,8 @@ Test(cmdline, harmless_disks_pass)
 		snprintf(words, sizeof(words), "q -nodefaults %s", cases[i]);
 		cr_expect(has_words(rewritten(words), cases[i]), "%s", cases[i]);
 	}
-	rewrite("q -nodefaults -blockdev {\"driver\":\"file\",\"node-name\":\"n\",\"filename\":\"f\",\"read-only\":true}");
+	rewrite("q -nodefaults -blockdev "
+		"{\"driver\":\"file\",\"node-name\":\"n\",\"filename\":\"f\",\"read-only\":true}");
 	cr_assert_eq(err.code, 0, "%s", err.msg);
 }
 
@@ -431,7 +456,8 @@ Test(cmdline, commas_in_paths_are_doubled)
 
 Test(cmdline, what_was_rewritten_passes_when_running)
 {
-	static const char words[] = "q -nographic -nic none -m 64 -chardev file,id=c,path=/x -device virtio-serial -device virtconsole,chardev=c";
+	static const char words[] = "q -nographic -nic none -m 64 -chardev file,id=c,path=/x -device virtio-serial "
+				    "-device virtconsole,chardev=c";
 	struct strv first;
 
 	req.is_secondary = true;
@@ -455,7 +481,9 @@ Test(cmdline, running_output_that_is_not_ours_is_refused)
 	cr_assert(strstr(err.msg, "does not go through ftqemu"), "%s", err.msg);
 	cr_assert_eq(rewrite("q -nodefaults -chardev socket,id=c,path=/elsewhere/con-x.sock,server=on"), -ENOTSUP);
 	cr_assert_eq(rewrite("q -nodefaults -device vhost-vsock-pci"), -ENOTSUP);
-	cr_assert_eq(rewrite("q -nodefaults -serial null -S -daemonize -object memory-backend-memfd,id=m,size=1G -M pc,memory-backend=m"), 0, "%s", err.msg);
+	cr_assert_eq(rewrite("q -nodefaults -serial null -S -daemonize -object memory-backend-memfd,id=m,size=1G -M "
+			     "pc,memory-backend=m"),
+		     0, "%s", err.msg);
 	cr_assert_not(out.bare_stream);
 	req.unsafe_output = true;
 	cr_assert_eq(rewrite("q -nodefaults -serial stdio"), 0, "%s", err.msg);

@@ -89,7 +89,8 @@ static bool migrate(struct fake_qmp *f, json_t *id)
 	cr_assert(write_state(state_fd));
 	close(state_fd);
 	state_fd = -1;
-	snprintf(line, sizeof(line), "{\"event\": \"MIGRATION\", \"data\": {\"status\": \"%s\"}}\r\n", fail_migrate ? "failed" : "completed");
+	snprintf(line, sizeof(line), "{\"event\": \"MIGRATION\", \"data\": {\"status\": \"%s\"}}\r\n",
+		 fail_migrate ? "failed" : "completed");
 	fake_qmp_say(f, "{\"event\": \"MIGRATION\", \"data\": {\"status\": \"setup\"}}\r\n");
 	fake_qmp_say(f, line);
 	return true;
@@ -143,7 +144,8 @@ static void setup(void)
 	atomic_store(&running, true);
 	server = (struct fake_qmp){ .on_command = on_command };
 	fake_qmp_start(&server);
-	cr_assert_eq(qmp_open(&q, server.path, util_deadline_ms(LONG_MS), NULL, on_event, NULL, &err), 0, "%s", err.msg);
+	cr_assert_eq(qmp_open(&q, server.path, util_deadline_ms(LONG_MS), NULL, on_event, NULL, &err), 0, "%s",
+		     err.msg);
 }
 
 static void teardown(void)
@@ -405,7 +407,8 @@ Test(devstate, qemu_dies_during_a_pause)
 		qmp_close(q);
 		atomic_store(&running, true);
 		d = NULL;
-		cr_assert_eq(qmp_open(&q, server.path, util_deadline_ms(LONG_MS), NULL, on_event, NULL, &err), 0, "%s", err.msg);
+		cr_assert_eq(qmp_open(&q, server.path, util_deadline_ms(LONG_MS), NULL, on_event, NULL, &err), 0, "%s",
+			     err.msg);
 	}
 }
 

@@ -44,7 +44,8 @@ static bool on_command(struct fake_qmp *f, const char *cmd, json_t *args, json_t
 		fake_qmp_return(f, late, json_string("the answer to silence"));
 		fake_qmp_return(f, id, json_string("the answer to late"));
 	} else if (!strcmp(cmd, "stranger")) {
-		fake_qmp_say(f, "{\"return\": 1, \"id\": 999}\r\n{\"return\": 2, \"id\": \"one\"}\r\n{\"return\": 3}\r\n");
+		fake_qmp_say(f,
+			     "{\"return\": 1, \"id\": 999}\r\n{\"return\": 2, \"id\": \"one\"}\r\n{\"return\": 3}\r\n");
 		fake_qmp_return(f, id, json_integer(4));
 	} else if (!strcmp(cmd, "eventful")) {
 		fake_qmp_event(f, "STOP");
@@ -81,7 +82,8 @@ static void setup(void)
 	events[0] = '\0';
 	server = (struct fake_qmp){ .on_command = on_command };
 	fake_qmp_start(&server);
-	cr_assert_eq(qmp_open(&q, server.path, util_deadline_ms(LONG_MS), NULL, on_event, NULL, &err), 0, "%s", err.msg);
+	cr_assert_eq(qmp_open(&q, server.path, util_deadline_ms(LONG_MS), NULL, on_event, NULL, &err), 0, "%s",
+		     err.msg);
 }
 
 static void teardown(void)
@@ -104,7 +106,9 @@ Test(qmp, returns_what_came)
 {
 	json_t *ret;
 
-	cr_assert_eq(qmp_call(q, "echo", -1, util_deadline_ms(LONG_MS), &ret, &err, "{s:s, s:b}", "filename", "/x", "live", 0), 0, "%s", err.msg);
+	cr_assert_eq(qmp_call(q, "echo", -1, util_deadline_ms(LONG_MS), &ret, &err, "{s:s, s:b}", "filename", "/x",
+			      "live", 0),
+		     0, "%s", err.msg);
 	cr_assert_str_eq(json_string_value(json_object_get(ret, "filename")), "/x");
 	cr_assert(json_is_false(json_object_get(ret, "live")));
 	json_decref(ret);
@@ -229,7 +233,8 @@ Test(qmp, vanishing_is_noticed_at_once_and_for_ever)
 		cr_assert_eq(qmp_pump(q), -EPIPE);
 		cr_assert_eq(qmp_wait_for(q, never, NULL, util_deadline_ms(LONG_MS), &err), -EPIPE);
 		qmp_close(q);
-		cr_assert_eq(qmp_open(&q, server.path, util_deadline_ms(LONG_MS), NULL, on_event, NULL, &err), 0, "%s", err.msg);
+		cr_assert_eq(qmp_open(&q, server.path, util_deadline_ms(LONG_MS), NULL, on_event, NULL, &err), 0, "%s",
+			     err.msg);
 	}
 }
 

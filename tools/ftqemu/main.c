@@ -33,21 +33,32 @@ static int refuse_identity(void *user, const struct cli_option *opt, const char 
 }
 
 #define COMMON_OPTIONS                                                                                                 \
-	{ .name = "name", .arg = "NAME", .help = "name of the machine (that of -name, or vm)", .group = "Machine",     \
-	  .offset = offsetof(struct args, name), .set = cli_set_string },                                              \
-	CLI_STRING(struct args, control, "control", 0, "PATH", "control socket for ftctl(1)"),                         \
-	CLI_STRING(struct args, console, "console", 0, "DEST",                                                         \
-		   "where the first serial console goes, in the syntax of QEMU's -serial; instead of what QEMU's options say"), \
-	{ .name = "state-method", .arg = "auto|pipe|stopcont|migrate", .help = "how device state is taken (auto)",     \
-	  .set = set_method },                                                                                         \
-	CLI_SIZE(struct args, hold_bytes, "hold-bytes", 0, "SIZE", "most output held for each console (" HOLD_BYTES ")"), \
-	CLI_FLAG(struct args, unsafe_output, "unsafe-output", 0,                                                       \
-		 "allow disks, network cards and pictures whose output is not held"),                                  \
-	CLI_STRING(struct args, shim, "shim", 0, "PATH", "the shim, if it is not where it was installed"),             \
-	CLI_STRING(struct args, qemu_log, "qemu-log", 0, "FILE", "what QEMU says (qemu.log in the run directory)"),    \
-	CLI_STRING(struct args, log, "log", 0, "FILE", "what ftqemu says, instead of stderr"),                         \
-	CLI_FLAG(struct args, verbose, "verbose", 'v', "say more, also what is added to QEMU's command line"),         \
-	{ .name = "identity", .arg = "TEXT", .set = refuse_identity }
+	{ .name = "name",                                                                                              \
+	  .arg = "NAME",                                                                                               \
+	  .help = "name of the machine (that of -name, or vm)",                                                        \
+	  .group = "Machine",                                                                                          \
+	  .offset = offsetof(struct args, name),                                                                       \
+	  .set = cli_set_string },                                                                                     \
+		CLI_STRING(struct args, control, "control", 0, "PATH", "control socket for ftctl(1)"),                 \
+		CLI_STRING(struct args, console, "console", 0, "DEST",                                                 \
+			   "where the first serial console goes, in the syntax of QEMU's -serial; instead of what "    \
+			   "QEMU's options say"),                                                                      \
+		{ .name = "state-method",                                                                              \
+		  .arg = "auto|pipe|stopcont|migrate",                                                                 \
+		  .help = "how device state is taken (auto)",                                                          \
+		  .set = set_method },                                                                                 \
+		CLI_SIZE(struct args, hold_bytes, "hold-bytes", 0, "SIZE",                                             \
+			 "most output held for each console (" HOLD_BYTES ")"),                                        \
+		CLI_FLAG(struct args, unsafe_output, "unsafe-output", 0,                                               \
+			 "allow disks, network cards and pictures whose output is not held"),                          \
+		CLI_STRING(struct args, shim, "shim", 0, "PATH", "the shim, if it is not where it was installed"),     \
+		CLI_STRING(struct args, qemu_log, "qemu-log", 0, "FILE",                                               \
+			   "what QEMU says (qemu.log in the run directory)"),                                          \
+		CLI_STRING(struct args, log, "log", 0, "FILE", "what ftqemu says, instead of stderr"),                 \
+		CLI_FLAG(struct args, verbose, "verbose", 'v', "say more, also what is added to QEMU's command line"), \
+	{                                                                                                              \
+		.name = "identity", .arg = "TEXT", .set = refuse_identity                                              \
+	}
 
 static const struct cli_option primary_options[] = {
 	CLI_STRING(struct args, cfg.peer, "secondary", 0, "HOST:PORT", "where the secondary listens"),
@@ -56,7 +67,8 @@ static const struct cli_option primary_options[] = {
 };
 
 static const struct cli_option secondary_options[] = {
-	CLI_STRING(struct args, then_secondary, "then-secondary", 0, "HOST:PORT", "after a failover protect the machine with that secondary"),
+	CLI_STRING(struct args, then_secondary, "then-secondary", 0, "HOST:PORT",
+		   "after a failover protect the machine with that secondary"),
 	COMMON_OPTIONS,
 	CLI_END,
 };
@@ -71,7 +83,8 @@ static const struct cli_option attach_options[] = {
 
 static const struct cli_option show_options[] = {
 	CLI_STRING(struct args, name, "name", 0, "NAME", "name of the machine (that of -name, or vm)"),
-	CLI_FLAG(struct args, unsafe_output, "unsafe-output", 0, "allow disks, network cards and pictures whose output is not held"),
+	CLI_FLAG(struct args, unsafe_output, "unsafe-output", 0,
+		 "allow disks, network cards and pictures whose output is not held"),
 	CLI_STRING(struct args, shim, "shim", 0, "PATH", "the shim, if it is not where it was installed"),
 	CLI_END,
 };
@@ -125,7 +138,10 @@ static int run_attach(void *user, int argc, char **argv)
 
 static int show_role(const struct args *args, char **qemu, bool is_secondary)
 {
-	struct machine_config config = { .name = args->name, .qemu = qemu, .shim = args->shim, .is_secondary = is_secondary,
+	struct machine_config config = { .name = args->name,
+					 .qemu = qemu,
+					 .shim = args->shim,
+					 .is_secondary = is_secondary,
 					 .unsafe_output = args->unsafe_output };
 	char name[FT_NAME_MAX], dir[256], run_dir[400], *line;
 	struct ft_error err = { 0 };
@@ -163,28 +179,57 @@ static int run_show(void *user, int argc, char **argv)
 }
 
 static const struct cli_command commands[] = {
-	{ .name = "primary", .args = "-- QEMU [QEMU-OPTION]...", .help = "start a guest and protect it", .options = primary_options,
-	  .flags = CLI_REST | CLI_CONFIG, .settings = FT_OPT_PRIMARY, .config = offsetof(struct args, cfg), .min_args = 1, .max_args = -1,
+	{ .name = "primary",
+	  .args = "-- QEMU [QEMU-OPTION]...",
+	  .help = "start a guest and protect it",
+	  .options = primary_options,
+	  .flags = CLI_REST | CLI_CONFIG,
+	  .settings = FT_OPT_PRIMARY,
+	  .config = offsetof(struct args, cfg),
+	  .min_args = 1,
+	  .max_args = -1,
 	  .run = run_primary,
-	  .more = "The guest starts at once and is protected as soon as the secondary is there.  ^C ends the guest; a second one at once.  "
+	  .more = "The guest starts at once and is protected as soon as the secondary is there.  ^C ends the guest; a "
+		  "second one at once.  "
 		  "If ftqemu is killed the guest runs on, and 'ftqemu attach' protects it again." },
-	{ .name = "secondary", .args = "-- QEMU [QEMU-OPTION]...", .help = "keep a standby ready", .options = secondary_options,
-	  .flags = CLI_REST | CLI_CONFIG, .settings = FT_OPT_PRIMARY | FT_OPT_SECONDARY, .config = offsetof(struct args, cfg),
-	  .min_args = 1, .max_args = -1, .run = run_secondary,
-	  .more = "Give it the QEMU options of the primary.  'ftctl failover' makes it run; then it may become a primary itself "
+	{ .name = "secondary",
+	  .args = "-- QEMU [QEMU-OPTION]...",
+	  .help = "keep a standby ready",
+	  .options = secondary_options,
+	  .flags = CLI_REST | CLI_CONFIG,
+	  .settings = FT_OPT_PRIMARY | FT_OPT_SECONDARY,
+	  .config = offsetof(struct args, cfg),
+	  .min_args = 1,
+	  .max_args = -1,
+	  .run = run_secondary,
+	  .more = "Give it the QEMU options of the primary.  'ftctl failover' makes it run; then it may become a "
+		  "primary itself "
 		  "(--then-secondary)." },
-	{ .name = "attach", .help = "protect a QEMU that is running", .options = attach_options, .flags = CLI_CONFIG,
-	  .settings = FT_OPT_PRIMARY, .config = offsetof(struct args, cfg), .run = run_attach,
-	  .more = "Its memory has to be shared (memory-backend-memfd, or memory-backend-file with share=on).  ^C ends the protection, "
+	{ .name = "attach",
+	  .help = "protect a QEMU that is running",
+	  .options = attach_options,
+	  .flags = CLI_CONFIG,
+	  .settings = FT_OPT_PRIMARY,
+	  .config = offsetof(struct args, cfg),
+	  .run = run_attach,
+	  .more = "Its memory has to be shared (memory-backend-memfd, or memory-backend-file with share=on).  ^C ends "
+		  "the protection, "
 		  "not the guest." },
-	{ .name = "show", .args = "-- QEMU [QEMU-OPTION]...", .help = "print the command lines that QEMU gets, and run nothing",
-	  .options = show_options, .flags = CLI_REST, .min_args = 1, .max_args = -1, .run = run_show },
+	{ .name = "show",
+	  .args = "-- QEMU [QEMU-OPTION]...",
+	  .help = "print the command lines that QEMU gets, and run nothing",
+	  .options = show_options,
+	  .flags = CLI_REST,
+	  .min_args = 1,
+	  .max_args = -1,
+	  .run = run_show },
 	{ 0 },
 };
 
 static const struct cli_program program = {
 	.name = "ftqemu",
-	.help = "Protects an unmodified QEMU guest: a standby on another host is kept some milliseconds behind it and goes on when it dies.",
+	.help = "Protects an unmodified QEMU guest: a standby on another host is kept some milliseconds behind it and "
+		"goes on when it dies.",
 	.commands = commands,
 };
 

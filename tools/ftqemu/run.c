@@ -138,7 +138,8 @@ static void on_event(void *user, const struct ft_event *event)
 
 	if (event->type != FT_EVENT_STATE)
 		return;
-	snprintf(text, sizeof(text), "%s%s%s", ft_state_name(event->state), event->reason[0] ? ": " : "", event->reason);
+	snprintf(text, sizeof(text), "%s%s%s", ft_state_name(event->state), event->reason[0] ? ": " : "",
+		 event->reason);
 	say(r, FT_LOG_INFO, text);
 	pthread_mutex_lock(&r->lock);
 	r->state = event->state;
@@ -246,8 +247,9 @@ static int command(void *user, const char *cmd, const json_t *args, json_t **rep
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}
 	if (!strcmp(cmd, "machine")) {
-		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I}", "name", machine_name(r->machine), "pid", (json_int_t)machine_pid(r->machine),
-				   "run-dir", machine_run_dir(r->machine), "state-method", devstate_method_name(machine_method(r->machine)), "tracking",
+		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I}", "name", machine_name(r->machine), "pid",
+				   (json_int_t)machine_pid(r->machine), "run-dir", machine_run_dir(r->machine),
+				   "state-method", devstate_method_name(machine_method(r->machine)), "tracking",
 				   machine_tracking(r->machine), "held-bytes", (json_int_t)machine_held(r->machine));
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}
@@ -268,7 +270,8 @@ static int open_control(struct run *r, struct ft_error *err)
 		rc = ft_control_open(&r->control, path, command, r, err);
 	used = strlen(err->msg);
 	if (rc == -EADDRINUSE)
-		snprintf(err->msg + used, sizeof(err->msg) - used, " (two machines of one name on one host: give one another --name or --control)");
+		snprintf(err->msg + used, sizeof(err->msg) - used,
+			 " (two machines of one name on one host: give one another --name or --control)");
 	return rc;
 }
 
@@ -345,7 +348,8 @@ static bool signalled(struct run *r)
 /* Until QEMU ends (false) or we shall (true). */
 static bool watch(struct run *r)
 {
-	struct pollfd p[] = { { .fd = r->signals, .events = POLLIN }, { .fd = machine_pidfd(r->machine), .events = POLLIN },
+	struct pollfd p[] = { { .fd = r->signals, .events = POLLIN },
+			      { .fd = machine_pidfd(r->machine), .events = POLLIN },
 			      { .fd = r->wake, .events = POLLIN } };
 	uint64_t count;
 	int status;
@@ -379,7 +383,9 @@ static void give_up(struct run *r, int status)
 {
 	char text[FT_ERROR_MAX];
 
-	snprintf(text, sizeof(text), "QEMU has crashed, status %d; the secondary can go on from the last checkpoint (ftctl failover)", status);
+	snprintf(text, sizeof(text),
+		 "QEMU has crashed, status %d; the secondary can go on from the last checkpoint (ftctl failover)",
+		 status);
 	say(r, FT_LOG_ERROR, text);
 	print_lines(r);
 	ft_control_close(r->control);
@@ -403,7 +409,8 @@ static int finish(struct run *r, bool wanted)
 		machine_ended(r->machine, &status);
 		if (!*reason && !waited && r->session)
 			give_up(r, status);
-		snprintf(text, sizeof(text), "QEMU has ended%s%s%s, status %d", *reason ? " (" : "", reason, *reason ? ")" : "", status);
+		snprintf(text, sizeof(text), "QEMU has ended%s%s%s, status %d", *reason ? " (" : "", reason,
+			 *reason ? ")" : "", status);
 		say(r, waited || status ? FT_LOG_ERROR : FT_LOG_INFO, text);
 	}
 	print_lines(r);

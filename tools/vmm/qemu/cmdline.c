@@ -19,7 +19,8 @@ struct walk {
 	struct cmdline *out;
 	struct ft_error *err;
 	/* from the pre-pass */
-	bool nodefaults, nographic, has_serial, has_monitor, has_net, has_display, has_m, has_user_config, has_only_migratable;
+	bool nodefaults, nographic, has_serial, has_monitor, has_net, has_display, has_m, has_user_config,
+		has_only_migratable;
 	bool has_machine_type;
 	struct strv control; /* ids of chardevs that carry somebody's QMP */
 	/* so far */
@@ -57,7 +58,8 @@ static int refuse(struct walk *w, const char *name, const char *arg, const char 
 static int unheld(struct walk *w, const char *name, const char *arg, const char *why)
 {
 	if (!w->req->unsafe_output)
-		return fail(w->err, -ENOTSUP, "-%s%s%.120s: %s, or give --unsafe-output", name, arg ? " " : "", arg ? arg : "", why);
+		return fail(w->err, -ENOTSUP, "-%s%s%.120s: %s, or give --unsafe-output", name, arg ? " " : "",
+			    arg ? arg : "", why);
 	strv_addf(&w->out->unheld, "-%s%s%s", name, arg ? " " : "", arg ? arg : "");
 	return pass(w, name, arg, NULL);
 }
@@ -77,18 +79,12 @@ static bool in_list(const struct strv *s, const char *str)
 	return false;
 }
 
-/* Does @name match one of @patterns ("vfio-*" or a whole name)?  Returns the pattern's index or -1. */
-static int match(const char *name, const char *const *patterns)
+/* @pattern is a whole name, or begins one: "vfio-*". */
+static bool matches(const char *name, const char *pattern)
 {
-	int i;
+	size_t n = strlen(pattern);
 
-	for (i = 0; patterns[i]; i++) {
-		size_t n = strlen(patterns[i]);
-
-		if (patterns[i][n - 1] == '*' ? !strncmp(name, patterns[i], n - 1) : !strcmp(name, patterns[i]))
-			return i;
-	}
-	return -1;
+	return pattern[n - 1] == '*' ? !strncmp(name, pattern, n - 1) : !strcmp(name, pattern);
 }
 
 /* ---- character devices -------------------------------------------------------------------------- */
@@ -135,16 +131,20 @@ static int check_destination(const char *backend, const struct opts *o, struct f
 	int i;
 
 	if (opts_get(o, "logfile"))
-		return fail(err, -ENOTSUP, "logfile= of a character device would be written before the output may leave; drop it");
+		return fail(err, -ENOTSUP,
+			    "logfile= of a character device would be written before the output may leave; drop it");
 	if (!strcmp(backend, "stdio") || !strcmp(backend, "pty"))
 		return 0;
 	if (!strcmp(backend, "file"))
 		return opts_get(o, "path") ? 0 : fail(err, -EINVAL, "file: wants a path");
 	if (strcmp(backend, "socket"))
-		return fail(err, -ENOTSUP, "%.60s: output to it cannot be held; use stdio, pty, file, or a unix or tcp socket", backend);
+		return fail(err, -ENOTSUP,
+			    "%.60s: output to it cannot be held; use stdio, pty, file, or a unix or tcp socket",
+			    backend);
 	for (i = 0; bad[i]; i++)
 		if (opts_is_on(o, bad[i], false) || (i == 3 && opts_get(o, bad[i])) || (i == 4 && opts_get(o, bad[i])))
-			return fail(err, -ENOTSUP, "socket with %s=: cannot be held; use a plain unix or tcp socket", bad[i]);
+			return fail(err, -ENOTSUP, "socket with %s=: cannot be held; use a plain unix or tcp socket",
+				    bad[i]);
 	if (!opts_get(o, "path") && !(opts_get(o, "port") && opts_get(o, "host")))
 		return fail(err, -EINVAL, "socket: wants path=, or host= and port=");
 	return 0;
@@ -153,9 +153,14 @@ static int check_destination(const char *backend, const struct opts *o, struct f
 /* Left to QEMU: nothing of it leaves the host. */
 static bool goes_nowhere(const char *backend)
 {
-	static const char *const nowhere[] = { "null", "none", "vc", "ringbuf", "memory", "testdev", "msmouse", "wctablet", NULL };
+	static const char *const nowhere[] = { "null",   "none",    "vc",      "ringbuf",
+					       "memory", "testdev", "msmouse", "wctablet" };
+	size_t i;
 
-	return match(backend, nowhere) >= 0;
+	for (i = 0; i < sizeof(nowhere) / sizeof(nowhere[0]); i++)
+		if (!strcmp(backend, nowhere[i]))
+			return true;
+	return false;
 }
 
 int cmdline_destination(const char *spec, char **out, struct ft_error *err)
@@ -190,7 +195,8 @@ int cmdline_destination(const char *spec, char **out, struct ft_error *err)
 	if (goes_nowhere(backend))
 		return 0;
 	if (spec[n] == ':' || spec[0] == '{')
-		return fail(err, -ENOTSUP, "%.60s: output to it cannot be held; use stdio, pty, file:, unix: or tcp:", spec);
+		return fail(err, -ENOTSUP,
+			    "%.60s: output to it cannot be held; use stdio, pty, file:, unix: or tcp:", spec);
 	rc = opts_parse(&o, spec, "backend", err);
 	opts_unset(&o, "backend");
 	if (!rc)
@@ -227,7 +233,8 @@ static int add_console(struct walk *w, const char *id, char *destination, bool m
 	quoted_id = opts_quote(id);
 	if (c->id && quoted && quoted_id) {
 		strv_add(&out->argv, "-chardev");
-		strv_addf(&out->argv, "socket,id=%s,path=%s,server=on,wait=off%s", quoted_id, quoted, mux ? ",mux=on" : "");
+		strv_addf(&out->argv, "socket,id=%s,path=%s,server=on,wait=off%s", quoted_id, quoted,
+			  mux ? ",mux=on" : "");
 		strv_addf(&out->notes, "character device %s goes through ftqemu to %s", id, destination);
 	}
 	free(quoted);
@@ -320,8 +327,8 @@ static int on_chardev(struct walk *w, const char *name, const char *arg, const c
 		goto out;
 	}
 	if (goes_nowhere(backend) || in_list(&w->control, id) || is_own_socket(w, opts_get(&o, "path"))) {
-		rc = !strcmp(backend, "stdio") ? fail(w->err, -ENOTSUP, "QMP on stdio: give it a socket of its own") :
-						 pass(w, name, arg, NULL);
+		rc = !strcmp(backend, "stdio") ? fail(w->err, -ENOTSUP, "QMP on stdio: give it a socket of its own")
+					       : pass(w, name, arg, NULL);
 		goto out;
 	}
 	if (w->req->running) {
@@ -356,7 +363,8 @@ static int on_qmp(struct walk *w, const char *name, const char *arg, const char 
 {
 	(void)why;
 	if (!strncmp(arg, "stdio", 5) && !w->req->running)
-		return refuse(w, name, arg, "stdio belongs to ftqemu here; give it a socket, such as unix:PATH,server=on,wait=off");
+		return refuse(w, name, arg,
+			      "stdio belongs to ftqemu here; give it a socket, such as unix:PATH,server=on,wait=off");
 	return pass(w, name, arg, NULL);
 }
 
@@ -396,39 +404,85 @@ static int on_numa(struct walk *w, const char *name, const char *arg, const char
 	if (rc)
 		return rc;
 	if (o.json || opts_get(&o, "memdev") || opts_get(&o, "mem"))
-		rc = refuse(w, name, arg, "memory of several NUMA nodes is not supported; drop -numa with memdev= or mem=");
+		rc = refuse(w, name, arg,
+			    "memory of several NUMA nodes is not supported; drop -numa with memdev= or mem=");
 	opts_free(&o);
 	return rc ? rc : pass(w, name, arg, NULL);
 }
 
+#define BEHIND_BACK "it writes guest memory past QEMU, which is not seen"
+#define ENCRYPTED "encrypted guests cannot be read, hence not be replicated"
+#define PLUGGED_IN "memory that is plugged in later cannot be protected; drop it"
+#define OF_HOST "a device of the host cannot move to the standby; drop it"
+#define DISK_OF_HOST "a disk of the host cannot move to the standby; use an emulated disk"
+
+/* By the first match. */
+struct reason {
+	const char *pattern, *why;
+};
+
+static const struct reason refused_objects[] = {
+	{ "memory-backend-*",
+	  "ftqemu supplies the guest's memory itself, or its replica would miss pages; drop the memory backend" },
+	{ "sev-guest", ENCRYPTED },
+	{ "tdx-guest", ENCRYPTED },
+	{ "s390-pv-guest", ENCRYPTED },
+	{ "colo-compare", "COLO of QEMU and ftqemu exclude each other" },
+	{ "filter-*", "network filters keep state that is not replicated" },
+	{ "vfio-*", BEHIND_BACK },
+	{ "vhost-*", BEHIND_BACK },
+	{ "cryptodev-vhost*", BEHIND_BACK },
+	{ "x-*", "its state is not replicated" },
+};
+
+static const struct reason refused_devices[] = {
+	{ "vfio-*", "a device of the host writes guest memory past QEMU, which is not seen; use an emulated device" },
+	{ "x-vfio-*", "a device of the host writes guest memory past QEMU, which is not seen; use an emulated device" },
+	{ "pvrdma", "a device of the host writes guest memory past QEMU, which is not seen; drop it" },
+	{ "vhost-*", "another process or the kernel writes guest memory past QEMU, which is not seen; use the device "
+		     "without vhost" },
+	{ "ivshmem-*", "memory shared with others is not seen; drop it" },
+	{ "virtio-balloon*",
+	  "pages that the balloon gives back change without being seen; drop it, and free page reporting with it" },
+	{ "virtio-mem*", PLUGGED_IN },
+	{ "pc-dimm", "memory beside the machine's own is not replicated; give it all with -m" },
+	{ "nvdimm", "memory of an NVDIMM is not replicated; drop it" },
+	{ "virtio-pmem*", "its memory is not replicated; drop it" },
+	{ "virtio-9p*", "files of the host are written unheld and its state cannot move; drop it" },
+	{ "tpm-*", "state of a TPM is outside of QEMU and not replicated; drop it" },
+	{ "x-pci-proxy-dev", "its state is in another process; drop it" },
+	{ "scsi-block", DISK_OF_HOST },
+	{ "scsi-generic", DISK_OF_HOST },
+	{ "usb-host", OF_HOST },
+	{ "usb-redir", OF_HOST },
+	{ "u2f-passthru", OF_HOST },
+	{ "ccid-card-passthru", OF_HOST },
+};
+
+static const char *find_reason(const struct reason *list, size_t n, const char *name)
+{
+	for (size_t i = 0; name && i < n; i++)
+		if (matches(name, list[i].pattern))
+			return list[i].why;
+	return NULL;
+}
+
 static int on_object(struct walk *w, const char *name, const char *arg, const char *why)
 {
-	static const char *const refused[] = { "memory-backend-*", "sev-guest", "tdx-guest", "s390-pv-guest", "colo-compare",
-					       "filter-*",	   "x-*",	"vfio-*",    "vhost-*",	      "cryptodev-vhost*", NULL };
-	static const char *const reasons[] = {
-		"ftqemu supplies the guest's memory itself, or its replica would miss pages; drop the memory backend",
-		"encrypted guests cannot be read, hence not be replicated", "encrypted guests cannot be read, hence not be replicated",
-		"encrypted guests cannot be read, hence not be replicated", "COLO of QEMU and ftqemu exclude each other",
-		"network filters keep state that is not replicated", "its state is not replicated",
-		"it writes guest memory past QEMU, which is not seen", "it writes guest memory past QEMU, which is not seen",
-		"it writes guest memory past QEMU, which is not seen"
-	};
 	struct opts o;
 	const char *type;
-	int rc, i;
+	int rc;
 
-	(void)why;
 	rc = opts_parse(&o, arg, "qom-type", w->err);
 	if (rc)
 		return rc;
 	type = opts_get(&o, "qom-type");
-	i = type ? match(type, refused) : -1;
+	why = find_reason(refused_objects, sizeof(refused_objects) / sizeof(refused_objects[0]), type);
 	if (!type)
 		rc = fail(w->err, -EINVAL, "-object %.100s: without a type", arg);
-	else if (i == 0 && w->req->running)
-		rc = 0; /* judged by what QEMU says about it */
-	else if (i >= 0)
-		rc = refuse(w, name, arg, reasons[i]);
+	else if (why &&
+		 !(w->req->running && !strncmp(type, "memory-backend-", 15))) /* judged by what QEMU says about it */
+		rc = refuse(w, name, arg, why);
 	opts_free(&o);
 	return rc ? rc : pass(w, name, arg, NULL);
 }
@@ -471,7 +525,8 @@ static int check_accel(struct walk *w, const char *accel)
 	for (; *at; at += n + (at[n] == ':')) {
 		n = strcspn(at, ":,");
 		if (!(n == 3 && (!strncmp(at, "tcg", 3) || !strncmp(at, "kvm", 3))))
-			return fail(w->err, -ENOTSUP, "accelerator %.*s: only tcg and kvm keep guest memory where its writes are seen",
+			return fail(w->err, -ENOTSUP,
+				    "accelerator %.*s: only tcg and kvm keep guest memory where its writes are seen",
 				    (int)(n > 60 ? 60 : n), at);
 		if (at[n] == ',')
 			break;
@@ -529,7 +584,8 @@ out:
 static int on_global(struct walk *w, const char *name, const char *arg, const char *why)
 {
 	(void)why;
-	if (!strcmp(arg, "migration.send-configuration=off") || !strcmp(arg, "driver=migration,property=send-configuration,value=off")) {
+	if (!strcmp(arg, "migration.send-configuration=off") ||
+	    !strcmp(arg, "driver=migration,property=send-configuration,value=off")) {
 		w->out->bare_stream = true;
 		if (!w->req->running)
 			return 0; /* added once, below */
@@ -557,38 +613,19 @@ static int on_name(struct walk *w, const char *name, const char *arg, const char
 
 static int on_device(struct walk *w, const char *name, const char *arg, const char *why)
 {
-	static const char *const refused[] = { "vfio-*",	   "vhost-*",	     "virtio-balloon*", "virtio-mem*", "virtio-pmem*",
-					       "pc-dimm",	   "nvdimm",	     "ivshmem-*",	"usb-host",    "x-vfio-*",
-					       "x-pci-proxy-dev", "scsi-block",    "scsi-generic",	"virtio-9p*",  "pvrdma",
-					       "u2f-passthru",	   "tpm-*",	     "ccid-card-passthru", "usb-redir", NULL };
-	static const char *const reasons[] = {
-		"a device of the host writes guest memory past QEMU, which is not seen; use an emulated device",
-		"another process or the kernel writes guest memory past QEMU, which is not seen; use the device without vhost",
-		"pages that the balloon gives back change without being seen; drop it, and free page reporting with it",
-		"memory that is plugged in later cannot be protected; drop it", "its memory is not replicated; drop it",
-		"memory beside the machine's own is not replicated; give it all with -m",
-		"memory of an NVDIMM is not replicated; drop it", "memory shared with others is not seen; drop it",
-		"a device of the host cannot move to the standby; drop it", "a device of the host writes guest memory past QEMU; drop it",
-		"its state is in another process; drop it", "a disk of the host cannot move to the standby; use an emulated disk",
-		"a disk of the host cannot move to the standby; use an emulated disk", "files of the host are written unheld and its state cannot move; drop it",
-		"a device of the host writes guest memory past QEMU; drop it", "a device of the host cannot move to the standby; drop it",
-		"state of a TPM is outside of QEMU and not replicated; drop it", "a device of the host cannot move to the standby; drop it",
-		"a device of the host cannot move to the standby; drop it"
-	};
 	struct opts o;
 	const char *driver;
-	int rc, i;
+	int rc;
 
-	(void)why;
 	rc = opts_parse(&o, arg, "driver", w->err);
 	if (rc)
 		return rc;
 	driver = opts_get(&o, "driver");
-	i = driver ? match(driver, refused) : -1;
+	why = find_reason(refused_devices, sizeof(refused_devices) / sizeof(refused_devices[0]), driver);
 	if (!driver)
 		rc = fail(w->err, -EINVAL, "-device %.100s: without a driver", arg);
-	else if (i >= 0)
-		rc = refuse(w, name, arg, reasons[i]);
+	else if (why)
+		rc = refuse(w, name, arg, why);
 	opts_free(&o);
 	return rc ? rc : pass(w, name, arg, NULL);
 }
@@ -606,8 +643,10 @@ static int on_drive(struct walk *w, const char *name, const char *arg, const cha
 	if (rc)
 		return rc;
 	media = opts_get(&o, "media");
-	harmless = opts_is_on(&o, "readonly", false) || opts_is_on(&o, "read-only", false) || (media && !strcmp(media, "cdrom")) ||
-		   (!opts_get(&o, "file") && !opts_get(&o, "file.driver") && !opts_get(&o, "driver") && !opts_get(&o, "file.filename"));
+	harmless = opts_is_on(&o, "readonly", false) || opts_is_on(&o, "read-only", false) ||
+		   (media && !strcmp(media, "cdrom")) ||
+		   (!opts_get(&o, "file") && !opts_get(&o, "file.driver") && !opts_get(&o, "driver") &&
+		    !opts_get(&o, "file.filename"));
 	if (opts_is_on(&o, "snapshot", false))
 		harmless = false;
 	opts_free(&o);
@@ -626,10 +665,12 @@ static int on_blockdev(struct walk *w, const char *name, const char *arg, const 
 	if (rc)
 		return rc;
 	driver = opts_get(&o, "driver");
-	harmless = opts_is_on(&o, "read-only", false) || (driver && (!strcmp(driver, "null-co") || !strcmp(driver, "null-aio")));
+	harmless = opts_is_on(&o, "read-only", false) ||
+		   (driver && (!strcmp(driver, "null-co") || !strcmp(driver, "null-aio")));
 	opts_free(&o);
-	return harmless ? pass(w, name, arg, NULL) :
-			  unheld(w, name, arg, "what the guest writes to this disk is not held or replicated; add read-only=on");
+	return harmless ? pass(w, name, arg, NULL)
+			: unheld(w, name, arg,
+				 "what the guest writes to this disk is not held or replicated; add read-only=on");
 }
 
 static int on_net(struct walk *w, const char *name, const char *arg, const char *why)
@@ -645,9 +686,10 @@ static int on_net(struct walk *w, const char *name, const char *arg, const char 
 	type = opts_get(&o, "type");
 	if (!type || !strcmp(type, "none"))
 		rc = pass(w, name, arg, NULL);
-	else if (!strncmp(type, "vhost", 5) || opts_is_on(&o, "vhost", false) || opts_get(&o, "vhostfd") || opts_get(&o, "vhostfds") ||
-		 opts_is_on(&o, "vhostforce", false))
-		rc = refuse(w, name, arg, "vhost writes guest memory past QEMU, which is not seen; use the network without vhost");
+	else if (!strncmp(type, "vhost", 5) || opts_is_on(&o, "vhost", false) || opts_get(&o, "vhostfd") ||
+		 opts_get(&o, "vhostfds") || opts_is_on(&o, "vhostforce", false))
+		rc = refuse(w, name, arg,
+			    "vhost writes guest memory past QEMU, which is not seen; use the network without vhost");
 	else
 		rc = unheld(w, name, arg, "what the guest sends by it is not held yet; use -nic none");
 	opts_free(&o);
@@ -717,7 +759,8 @@ static const struct rule rules[] = {
 	{ "fdb", unheld, true, false, DISK },
 	{ "mtdblock", unheld, true, false, DISK },
 	{ "sd", unheld, true, false, DISK },
-	{ "pflash", unheld, true, false, "what the guest writes to this flash is not held or replicated; use -drive if=pflash,readonly=on" },
+	{ "pflash", unheld, true, false,
+	  "what the guest writes to this flash is not held or replicated; use -drive if=pflash,readonly=on" },
 	{ "drive", on_drive, true, false, NULL },
 	{ "blockdev", on_blockdev, true, false, NULL },
 	{ "net", on_net, true, false, NULL },
@@ -862,7 +905,8 @@ static void note_word(struct walk *w, const char *name, const char *arg)
 		w->has_monitor = true;
 	else if (!strcmp(name, "net") || !strcmp(name, "nic") || !strcmp(name, "netdev"))
 		w->has_net = true;
-	else if (!strcmp(name, "display") || !strcmp(name, "vnc") || !strcmp(name, "spice") || !strcmp(name, "curses") || !strcmp(name, "sdl"))
+	else if (!strcmp(name, "display") || !strcmp(name, "vnc") || !strcmp(name, "spice") ||
+		 !strcmp(name, "curses") || !strcmp(name, "sdl"))
 		w->has_display = true;
 	else if (!strcmp(name, "m"))
 		w->has_m = true;
@@ -887,9 +931,15 @@ static int for_each(struct walk *w, int (*each)(struct walk *w, const struct rul
 	for (i = 1; !rc && argv[i]; i++) {
 		rule = find_rule(argv[i]);
 		if (!rule && argv[i][0] != '-')
-			return fail(w->err, -ENOTSUP, "%.120s: a disk given without an option is writable; use -drive file=...,readonly=on", argv[i]);
+			return fail(
+				w->err, -ENOTSUP,
+				"%.120s: a disk given without an option is writable; use -drive file=...,readonly=on",
+				argv[i]);
 		if (!rule)
-			return fail(w->err, -ENOTSUP, "%.120s: ftqemu does not know this option and cannot tell what it does to protection", argv[i]);
+			return fail(
+				w->err, -ENOTSUP,
+				"%.120s: ftqemu does not know this option and cannot tell what it does to protection",
+				argv[i]);
 		arg = NULL;
 		if (rule->has_arg) {
 			arg = argv[i + 1];
@@ -979,16 +1029,20 @@ static int add_own(struct walk *w)
 		out->ram_bytes = DEFAULT_RAM;
 		add_flag(w, "-m", "128M", "-m 128M, QEMU's default, is written out");
 	}
-	add_flag(w, "-no-user-config", NULL, w->has_user_config ? NULL : "-no-user-config: options in files cannot be checked");
-	add_flag(w, "-only-migratable", NULL, w->has_only_migratable ? NULL : "-only-migratable: a device without state is refused by QEMU");
+	add_flag(w, "-no-user-config", NULL,
+		 w->has_user_config ? NULL : "-no-user-config: options in files cannot be checked");
+	add_flag(w, "-only-migratable", NULL,
+		 w->has_only_migratable ? NULL : "-only-migratable: a device without state is refused by QEMU");
 	if (!w->has_display)
 		add_flag(w, "-display", "none", w->nographic ? NULL : "-display none: what is drawn could not be held");
 	strv_add(&out->argv, "-object");
 	strv_addf(&out->argv, "memory-backend-file,id=ft-ram,mem-path=/proc/self/fd/%d,size=%llu,share=on", req->ram_fd,
 		  (unsigned long long)out->ram_bytes);
 	add_flag(w, "-machine", "memory-backend=ft-ram,suppress-vmdesc=on", NULL);
-	strv_addf(&out->notes, "the guest's memory (%llu MiB) is a memfd that ftqemu shares with QEMU", (unsigned long long)(out->ram_bytes >> 20));
-	add_flag(w, "-global", "migration.send-configuration=off", "saved state is written bare, so that either way of saving loads on the standby");
+	strv_addf(&out->notes, "the guest's memory (%llu MiB) is a memfd that ftqemu shares with QEMU",
+		  (unsigned long long)(out->ram_bytes >> 20));
+	add_flag(w, "-global", "migration.send-configuration=off",
+		 "saved state is written bare, so that either way of saving loads on the standby");
 	out->bare_stream = true;
 	strv_add(&out->argv, "-chardev");
 	strv_addf(&out->argv, "socket,id=ft-qmp,path=%s/qmp.sock,server=on,wait=off", dir);
@@ -998,7 +1052,8 @@ static int add_own(struct walk *w)
 		strv_add(&out->argv, "-plugin");
 		strv_addf(&out->argv, "file=%s", shim);
 	}
-	strv_addf(&out->notes, "the shim %s, by %s, makes one userfaultfd in QEMU", req->shim, req->has_plugins ? "-plugin" : "LD_PRELOAD");
+	strv_addf(&out->notes, "the shim %s, by %s, makes one userfaultfd in QEMU", req->shim,
+		  req->has_plugins ? "-plugin" : "LD_PRELOAD");
 	add_flag(w, "-S", NULL, "-S: the guest starts when all is in place");
 	if (req->is_secondary)
 		add_flag(w, "-incoming", "defer", "-incoming defer: the machine waits for the saved state");

@@ -27,8 +27,8 @@
 
 struct console {
 	struct consoles *all;
-	int qemu;    /* open from consoles_open() to consoles_close() */
-	bool ended;  /* QEMU closed it; guarded by all->lock */
+	int qemu;   /* open from consoles_open() to consoles_close() */
+	bool ended; /* QEMU closed it; guarded by all->lock */
 	struct ft_output *output;
 	struct sink *sink;
 	char input[INPUT]; /* typed, not yet taken by QEMU; console thread */
@@ -41,7 +41,7 @@ struct consoles {
 	pthread_mutex_t lock; /* reading from QEMU and queueing are one step; before ft_output's own lock */
 	pthread_t thread;
 	bool has_thread;
-	int wake; /* eventfd */
+	int wake;  /* eventfd */
 	bool stop; /* guarded by lock */
 	unsigned nr;
 	struct console console[CMDLINE_CONSOLES_MAX];
@@ -144,7 +144,8 @@ static void serve(struct console *con, const struct pollfd *p, const struct slot
 	bool writable;
 	size_t n;
 
-	n = sink_handle(con->sink, p + slot->first, slot->nr, con->input + con->nr_input, INPUT - con->nr_input, &writable);
+	n = sink_handle(con->sink, p + slot->first, slot->nr, con->input + con->nr_input, INPUT - con->nr_input,
+			&writable);
 	con->nr_input += n;
 	push_input(con);
 	if (writable)

@@ -19,12 +19,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define STEP_MS 10000	  /* a QMP command during a pause; QEMU needs about 1 ms */
-#define CONT_MS 2000	  /* how long a refused cont is tried again */
-#define LOAD_MS 60000	  /* loading a state; QEMU needs about 20 ms */
-#define PIPE_HELD 4096	  /* one page, the least there is */
-#define PIPE_WIDE 262144  /* for reading; device states have 10 to 400 KiB */
-#define PIPE_LEAST 8192	  /* a shorter state is not trusted to keep QEMU blocked */
+#define STEP_MS 10000    /* a QMP command during a pause; QEMU needs about 1 ms */
+#define CONT_MS 2000     /* how long a refused cont is tried again */
+#define LOAD_MS 60000    /* loading a state; QEMU needs about 20 ms */
+#define PIPE_HELD 4096   /* one page, the least there is */
+#define PIPE_WIDE 262144 /* for reading; device states have 10 to 400 KiB */
+#define PIPE_LEAST 8192  /* a shorter state is not trusted to keep QEMU blocked */
 #define READ_STEP 65536
 
 /* Of a migration, from its events. */
@@ -48,14 +48,14 @@ struct devstate {
 	enum phase phase;
 	bool was_running;
 	uint64_t save_id; /* pipe: the command QEMU is at; 0: answered */
-	size_t taken;	  /* pipe: octets read so far */
+	size_t taken;     /* pipe: octets read so far */
 
 	int pipe[2];   /* [1] is closed once QEMU has it */
 	int pipe_qemu; /* its number in QEMU; -1: to be made */
 	json_int_t pipe_set;
 	int memfd, memfd_qemu;
 	enum devstate_method next; /* taken up after this pause; AUTO: stay */
-	char waste[READ_STEP];	/* for states that nobody wants */
+	char waste[READ_STEP];     /* for states that nobody wants */
 };
 
 static const char *const method_name[] = { "auto", "pipe", "stopcont", "migrate" };
@@ -169,7 +169,8 @@ static void pipe_unmake(struct devstate *s)
 
 	/* QEMU may be gone, or may have a copy that it lost track of after a failure: the next pipe is another one */
 	if (s->pipe_qemu >= 0)
-		qmp_call(s->qmp, "remove-fd", -1, util_deadline_ms(STEP_MS), NULL, &ignored, "{s:I}", "fdset-id", s->pipe_set);
+		qmp_call(s->qmp, "remove-fd", -1, util_deadline_ms(STEP_MS), NULL, &ignored, "{s:I}", "fdset-id",
+			 s->pipe_set);
 	s->pipe_qemu = -1;
 	fd_close(&s->pipe[0]);
 	fd_close(&s->pipe[1]);
@@ -244,7 +245,8 @@ static int pipe_pause(struct devstate *s, struct ft_error *err)
 	if (rc)
 		return rc;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", s->pipe_qemu);
-	rc = qmp_send(s->qmp, "xen-save-devices-state", -1, &s->save_id, err, "{s:s, s:b}", "filename", path, "live", 0);
+	rc = qmp_send(s->qmp, "xen-save-devices-state", -1, &s->save_id, err, "{s:s, s:b}", "filename", path, "live",
+		      0);
 	if (rc)
 		return rc;
 	for (;;) {
@@ -379,7 +381,8 @@ static int stopcont_save(struct devstate *s, const struct devstate_sink *sink, s
 		return rc;
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", s->memfd_qemu);
 	/* live=true, the default, would let go of the disks */
-	rc = qmp_call(s->qmp, "xen-save-devices-state", -1, util_deadline_ms(STEP_MS), NULL, err, "{s:s, s:b}", "filename", path, "live", 0);
+	rc = qmp_call(s->qmp, "xen-save-devices-state", -1, util_deadline_ms(STEP_MS), NULL, err, "{s:s, s:b}",
+		      "filename", path, "live", 0);
 	return rc ? rc : memfd_take(s, sink, err);
 }
 
@@ -390,11 +393,12 @@ static int migrate_ready(struct devstate *s, struct ft_error *err)
 
 	if (s->migrate_ready)
 		return 0;
-	rc = qmp_call(s->qmp, "migrate-set-capabilities", -1, deadline, NULL, err, "{s:[{s:s, s:b}, {s:s, s:b}]}", "capabilities",
-		      "capability", "events", "state", 1, "capability", "x-ignore-shared", "state", 1);
+	rc = qmp_call(s->qmp, "migrate-set-capabilities", -1, deadline, NULL, err, "{s:[{s:s, s:b}, {s:s, s:b}]}",
+		      "capabilities", "capability", "events", "state", 1, "capability", "x-ignore-shared", "state", 1);
 	/* the default limit of 128 MiB/s would make a pause of 3 ms out of 400 KiB */
 	if (!rc)
-		rc = qmp_call(s->qmp, "migrate-set-parameters", -1, deadline, NULL, err, "{s:I}", "max-bandwidth", (json_int_t)1 << 40);
+		rc = qmp_call(s->qmp, "migrate-set-parameters", -1, deadline, NULL, err, "{s:I}", "max-bandwidth",
+			      (json_int_t)1 << 40);
 	s->migrate_ready = !rc;
 	return rc;
 }
@@ -494,7 +498,8 @@ int devstate_save(struct devstate *s, const struct devstate_sink *sink, struct f
 	if (rc && is_refusal(rc)) {
 		s->next = next_method(s, s->method);
 		if (s->next != DEVSTATE_AUTO)
-			fail_in(err, "%s (next time: %s)", devstate_method_name(s->method), devstate_method_name(s->next));
+			fail_in(err, "%s (next time: %s)", devstate_method_name(s->method),
+				devstate_method_name(s->next));
 	}
 	return rc;
 }
@@ -559,7 +564,8 @@ int devstate_choose(struct devstate *s, struct ft_error *err)
 		if (!rc || !is_refusal(rc) || m == DEVSTATE_AUTO)
 			break;
 	}
-	return rc ? fail(err, rc, "device state cannot be taken (%s): %s", devstate_method_name(s->method), why.msg) : 0;
+	return rc ? fail(err, rc, "device state cannot be taken (%s): %s", devstate_method_name(s->method), why.msg)
+		  : 0;
 }
 
 enum devstate_method devstate_method(const struct devstate *s)
@@ -611,20 +617,29 @@ int devstate_load(struct devstate *s, const void *buf, size_t len, struct ft_err
 	return rc;
 }
 
-int devstate_open(struct devstate **out, struct qmp *qmp, enum devstate_method method, bool picture, bool can_migrate, struct ft_error *err)
+int devstate_open(struct devstate **out, struct qmp *qmp, enum devstate_method method, bool picture, bool can_migrate,
+		  struct ft_error *err)
 {
 	struct devstate *s;
 
 	*out = NULL;
 	if (method == DEVSTATE_MIGRATE && !can_migrate)
 		return fail(err, -ENOTSUP,
-			    "state method migrate: this QEMU was started without -global migration.send-configuration=off, so the standby "
+			    "state method migrate: this QEMU was started without -global "
+			    "migration.send-configuration=off, so the standby "
 			    "could not load it");
 	s = calloc(1, sizeof(*s));
 	if (!s)
 		return fail(err, -ENOMEM, "no memory");
-	*s = (struct devstate){ .qmp = qmp, .method = method, .is_auto = method == DEVSTATE_AUTO, .picture = picture, .can_migrate = can_migrate,
-			     .pipe = { -1, -1 }, .pipe_qemu = -1, .memfd = -1, .memfd_qemu = -1 };
+	*s = (struct devstate){ .qmp = qmp,
+				.method = method,
+				.is_auto = method == DEVSTATE_AUTO,
+				.picture = picture,
+				.can_migrate = can_migrate,
+				.pipe = { -1, -1 },
+				.pipe_qemu = -1,
+				.memfd = -1,
+				.memfd_qemu = -1 };
 	*out = s;
 	return 0;
 }

@@ -11,7 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-
 struct text {
 	char *s;
 	size_t used, size;
@@ -93,8 +92,8 @@ static int put_processors(struct qmp *q, uint64_t deadline, struct text *t, stru
 		return rc;
 	put(t, "processors: %zu\n", json_array_size(cpus));
 	/* not every target has the property */
-	if (!qmp_call(q, "qom-get", -1, deadline, &words, NULL, "{s:s, s:s}", "path", text_of(json_array_get(cpus, 0), "qom-path"),
-		      "property", "feature-words")) {
+	if (!qmp_call(q, "qom-get", -1, deadline, &words, NULL, "{s:s, s:s}", "path",
+		      text_of(json_array_get(cpus, 0), "qom-path"), "property", "feature-words")) {
 		dump = json_dumps(words, JSON_COMPACT | JSON_SORT_KEYS);
 		put(t, "processor features: %016" PRIx64 "\n", dump ? hash(dump) : 0);
 		free(dump);
@@ -119,7 +118,8 @@ static int by_index(const void *a, const void *b)
 }
 
 /* The devices in container @path: properties of the type "child<TYPE>". */
-static int put_devices(struct qmp *q, uint64_t deadline, const char *path, bool named, struct text *t, struct ft_error *err)
+static int put_devices(struct qmp *q, uint64_t deadline, const char *path, bool named, struct text *t,
+		       struct ft_error *err)
 {
 	static struct part none[1];
 	struct part *part;
@@ -132,7 +132,8 @@ static int put_devices(struct qmp *q, uint64_t deadline, const char *path, bool 
 	part = calloc(json_array_size(list) + 1, sizeof(*part));
 	if (!part)
 		part = none;
-	json_array_foreach(list, i, e) {
+	json_array_foreach(list, i, e)
+	{
 		const char *name = text_of(e, "name"), *type = text_of(e, "type");
 		bool indexed = !strncmp(name, "device[", 7);
 
@@ -159,11 +160,12 @@ static void put_bus(const json_t *bus, struct text *t)
 	const json_t *devices = json_object_get(bus, "devices"), *dev, *id, *behind;
 	size_t i;
 
-	json_array_foreach(devices, i, dev) {
+	json_array_foreach(devices, i, dev)
+	{
 		id = json_object_get(dev, "id");
-		put(t, "PCI %02x:%02x.%x: %04x:%04x %s\n", (unsigned)number_of(dev, "bus"), (unsigned)number_of(dev, "slot"),
-		    (unsigned)number_of(dev, "function"), (unsigned)number_of(id, "vendor"), (unsigned)number_of(id, "device"),
-		    text_of(dev, "qdev_id"));
+		put(t, "PCI %02x:%02x.%x: %04x:%04x %s\n", (unsigned)number_of(dev, "bus"),
+		    (unsigned)number_of(dev, "slot"), (unsigned)number_of(dev, "function"),
+		    (unsigned)number_of(id, "vendor"), (unsigned)number_of(id, "device"), text_of(dev, "qdev_id"));
 		behind = json_object_get(dev, "pci_bridge");
 		if (behind)
 			put_bus(behind, t);
@@ -178,8 +180,7 @@ static void put_pci(struct qmp *q, uint64_t deadline, struct text *t)
 	/* a machine without PCI has no such thing */
 	if (qmp_call(q, "query-pci", -1, deadline, &buses, NULL, NULL))
 		return;
-	json_array_foreach(buses, i, bus)
-		put_bus(bus, t);
+	json_array_foreach(buses, i, bus) put_bus(bus, t);
 	json_decref(buses);
 }
 
@@ -205,7 +206,8 @@ int identity_read(struct qmp *q, uint64_t deadline, size_t max, char **out, stru
 	if (!rc)
 		put_pci(q, deadline, &t);
 	if (!rc && t.used >= max - 1)
-		rc = fail(err, -E2BIG, "the machine has so many devices that its description is longer than %zu octets", max);
+		rc = fail(err, -E2BIG, "the machine has so many devices that its description is longer than %zu octets",
+			  max);
 	if (rc) {
 		free(t.s);
 		return rc;
@@ -234,9 +236,11 @@ int identity_compare(const char *theirs, const char *ours, struct ft_error *err)
 			continue;
 		key = strcspn(a, ":");
 		if (a[0] && !strncmp(a, b, key + 1) && a[key])
-			return fail(err, -EINVAL, "the machines differ: %.*s is%s on the primary and%s on the secondary", (int)key, a, a + key + 1, b + key + 1);
-		return fail(err, -EINVAL, "the machines differ: the primary has \"%s\" where the secondary has \"%s\"", a[0] ? a : "nothing more",
-			    b[0] ? b : "nothing more");
+			return fail(err, -EINVAL,
+				    "the machines differ: %.*s is%s on the primary and%s on the secondary", (int)key, a,
+				    a + key + 1, b + key + 1);
+		return fail(err, -EINVAL, "the machines differ: the primary has \"%s\" where the secondary has \"%s\"",
+			    a[0] ? a : "nothing more", b[0] ? b : "nothing more");
 	}
 	return 0;
 }

@@ -117,7 +117,10 @@ int inject_userfaultfd(pid_t pid, struct ft_error *err)
 	int status, rc = 0;
 
 	if (ptrace(PTRACE_SEIZE, pid, NULL, NULL))
-		return fail_sys(err, -errno, "process %d cannot be traced to make a userfaultfd in it (run ftqemu as root, or start QEMU by ftqemu)", (int)pid);
+		return fail_sys(err, -errno,
+				"process %d cannot be traced to make a userfaultfd in it (run ftqemu as root, or start "
+				"QEMU by ftqemu)",
+				(int)pid);
 	if (ptrace(PTRACE_INTERRUPT, pid, NULL, NULL))
 		rc = -errno;
 	if (!rc)
@@ -134,7 +137,8 @@ int inject_userfaultfd(pid_t pid, struct ft_error *err)
 
 int inject_userfaultfd(pid_t pid, struct ft_error *err)
 {
-	return fail(err, -ENOTSUP, "process %d has no userfaultfd, and making one in it is built for x86-64 only", (int)pid);
+	return fail(err, -ENOTSUP, "process %d has no userfaultfd, and making one in it is built for x86-64 only",
+		    (int)pid);
 }
 
 #endif

@@ -81,9 +81,11 @@ int run_dir_make(const char *base, const char *name, char *out, size_t size, int
 
 	*lock = -1;
 	if (!name[0] || name[0] == '.' || strchr(name, '/'))
-		return fail(err, -EINVAL, "machine name \"%s\": neither empty nor with a slash or a dot in front, please", name);
+		return fail(err, -EINVAL,
+			    "machine name \"%s\": neither empty nor with a slash or a dot in front, please", name);
 	for (n = 1; rc == -EBUSY && n <= RUN_DIRS_MAX; n++) {
-		int used = n == 1 ? snprintf(out, size, "%s/%s", base, name) : snprintf(out, size, "%s/%s.%d", base, name, n);
+		int used = n == 1 ? snprintf(out, size, "%s/%s", base, name)
+				  : snprintf(out, size, "%s/%s.%d", base, name, n);
 
 		if (used >= (int)size)
 			return fail(err, -ENAMETOOLONG, "machine name \"%.40s...\" is too long", name);

@@ -96,8 +96,8 @@ static int track_start(void *user, struct ft_error *err)
 		if (rc)
 			return rc;
 		m->is_chosen = true;
-		say(m, FT_LOG_INFO, "device state is taken by %s, pages are tracked by %s", devstate_method_name(devstate_method(m->state)),
-		    tracker_method(m->tracker));
+		say(m, FT_LOG_INFO, "device state is taken by %s, pages are tracked by %s",
+		    devstate_method_name(devstate_method(m->state)), tracker_method(m->tracker));
 	}
 	m->estimate_until_ns = 0;
 	return tracker_arm(m->tracker, err);
@@ -163,7 +163,8 @@ static int pause_guest(void *user, struct ft_error *err)
 	int rc = devstate_pause(m->state, err);
 
 	if (devstate_method(m->state) != before)
-		say(m, FT_LOG_WARN, "device state: %s failed, going on with %s", devstate_method_name(before), devstate_method_name(devstate_method(m->state)));
+		say(m, FT_LOG_WARN, "device state: %s failed, going on with %s", devstate_method_name(before),
+		    devstate_method_name(devstate_method(m->state)));
 	m->is_paused = !rc;
 	return rc;
 }
@@ -357,7 +358,8 @@ static int open_state(struct machine *m, struct ft_error *err)
 {
 	const char *status;
 	json_t *ret;
-	int rc = devstate_open(&m->state, m->qmp, m->config.method, m->cmdline.has_picture, m->cmdline.bare_stream, err);
+	int rc =
+		devstate_open(&m->state, m->qmp, m->config.method, m->cmdline.has_picture, m->cmdline.bare_stream, err);
 
 	if (!rc)
 		rc = qmp_call(m->qmp, "query-status", -1, util_deadline_ms(QMP_MS), &ret, err, NULL);
@@ -420,7 +422,8 @@ static void console_said(void *user, const char *text)
 
 static int open_consoles(struct machine *m, bool keep, struct ft_error *err)
 {
-	struct consoles_config c = { m->cmdline.console, m->cmdline.nr_consoles, keep, m->config.hold_bytes, want_cut, console_said, m };
+	struct consoles_config c = { m->cmdline.console, m->cmdline.nr_consoles, keep, m->config.hold_bytes,
+				     want_cut,           console_said,           m };
 
 	return consoles_open(&m->consoles, &c, err);
 }
@@ -482,9 +485,11 @@ static int write_json(struct machine *m, struct ft_error *err)
 	for (i = 0; i < m->cmdline.nr_consoles; i++) {
 		const struct cmdline_console *c = &m->cmdline.console[i];
 
-		json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "id", c->id, "socket", c->socket, "destination", c->destination));
+		json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "id", c->id, "socket", c->socket,
+						      "destination", c->destination));
 	}
-	root = json_pack("{s:s, s:I, s:s, s:o}", "name", m->name, "pid", (json_int_t)m->pid, "log", m->log, "consoles", list);
+	root = json_pack("{s:s, s:I, s:s, s:o}", "name", m->name, "pid", (json_int_t)m->pid, "log", m->log, "consoles",
+			 list);
 	json_path(m, path, sizeof(path));
 	rc = root && !json_dump_file(root, path, JSON_INDENT(1)) ? 0 : fail(err, -EIO, "%s cannot be written", path);
 	json_decref(root);
@@ -511,7 +516,8 @@ static void read_json(struct machine *m)
 	if (name && !m->name[0])
 		snprintf(m->name, sizeof(m->name), "%s", name);
 	snprintf(m->log, sizeof(m->log), "%s", log ? log : "");
-	json_array_foreach(json_object_get(root, "consoles"), i, c) {
+	json_array_foreach(json_object_get(root, "consoles"), i, c)
+	{
 		struct cmdline_console *to = &m->cmdline.console[m->cmdline.nr_consoles];
 
 		if (m->cmdline.nr_consoles == CMDLINE_CONSOLES_MAX ||
@@ -545,13 +551,21 @@ static int find_shim(const char *given, char *out, size_t size, struct ft_error 
 	if (n > 0 && snprintf(out, size, "%s/ft-shim.so", dirname(exe)) < (int)size && is_there(out))
 		return 0;
 	snprintf(out, size, "%s/ft-shim.so", FT_SHIM_DIR);
-	return is_there(out) ? 0 : fail(err, -ENOENT, "the shim ft-shim.so is neither beside the program nor in %s; give --shim", FT_SHIM_DIR);
+	return is_there(out)
+		       ? 0
+		       : fail(err, -ENOENT, "the shim ft-shim.so is neither beside the program nor in %s; give --shim",
+			      FT_SHIM_DIR);
 }
 
-int machine_command(struct cmdline *out, const struct machine_config *config, const char *run_dir, int ram_fd, struct ft_error *err)
+int machine_command(struct cmdline *out, const struct machine_config *config, const char *run_dir, int ram_fd,
+		    struct ft_error *err)
 {
-	char *help[] = { config->qemu[0], (char *)"-help", NULL }, *list[] = { config->qemu[0], (char *)"-M", (char *)"help", NULL };
-	struct cmdline_request req = { .argv = config->qemu, .run_dir = run_dir, .ram_fd = ram_fd, .is_secondary = config->is_secondary,
+	char *help[] = { config->qemu[0], (char *)"-help", NULL },
+	     *list[] = { config->qemu[0], (char *)"-M", (char *)"help", NULL };
+	struct cmdline_request req = { .argv = config->qemu,
+				       .run_dir = run_dir,
+				       .ram_fd = ram_fd,
+				       .is_secondary = config->is_secondary,
 				       .unsafe_output = config->unsafe_output };
 	char shim[PATH_MAX], *machines = NULL, *options = NULL;
 	int rc;
@@ -714,7 +728,9 @@ static int read_argv(pid_t pid, struct strv *argv, struct ft_error *err)
 
 static int check_running(struct machine *m, struct ft_error *err)
 {
-	struct cmdline_request req = { .run_dir = m->run_dir, .shim = "", .unsafe_output = m->config.unsafe_output, .running = true };
+	struct cmdline_request req = {
+		.run_dir = m->run_dir, .shim = "", .unsafe_output = m->config.unsafe_output, .running = true
+	};
 	struct strv argv = { 0 };
 	int rc = read_argv(m->pid, &argv, err);
 
@@ -735,7 +751,9 @@ static int check_memory(struct machine *m, struct ft_error *err)
 	if (rc)
 		return rc;
 	m->ram_bytes = (uint64_t)json_integer_value(json_object_get(sum, "base-memory"));
-	rc = json_integer_value(json_object_get(sum, "plugged-memory")) ? fail(err, -ENOTSUP, "memory that was plugged in cannot be protected") : 0;
+	rc = json_integer_value(json_object_get(sum, "plugged-memory"))
+		     ? fail(err, -ENOTSUP, "memory that was plugged in cannot be protected")
+		     : 0;
 	json_decref(sum);
 	if (!rc)
 		rc = qmp_call(m->qmp, "query-memdev", -1, util_deadline_ms(QMP_MS), &list, err, NULL);
@@ -743,9 +761,12 @@ static int check_memory(struct machine *m, struct ft_error *err)
 		return rc;
 	one = json_array_get(list, 0);
 	if (json_array_size(list) != 1)
-		rc = fail(err, -ENOTSUP, "the guest has %zu memory backends; exactly one can be protected", json_array_size(list));
+		rc = fail(err, -ENOTSUP, "the guest has %zu memory backends; exactly one can be protected",
+			  json_array_size(list));
 	else if (!json_is_true(json_object_get(one, "share")))
-		rc = fail(err, -ENOTSUP, "the guest's memory is private to QEMU: start it with memory-backend-memfd, or memory-backend-file,share=on");
+		rc = fail(err, -ENOTSUP,
+			  "the guest's memory is private to QEMU: start it with memory-backend-memfd, or "
+			  "memory-backend-file,share=on");
 	json_decref(list);
 	return rc;
 }
@@ -854,7 +875,8 @@ int machine_open(struct machine **out, const struct machine_config *config, stru
 	m->lock_fd = m->pidfd = m->ram_fd = m->uffd = m->guard = -1;
 	rc = config->qemu ? make(m, err) : take(m, err);
 	/* what was pointed at is the caller's */
-	m->config.run_base = m->config.shim = m->config.qmp_path = m->config.qemu_log = m->config.console = m->config.name = NULL;
+	m->config.run_base = m->config.shim = m->config.qmp_path = m->config.qemu_log = m->config.console =
+		m->config.name = NULL;
 	m->config.qemu = NULL;
 	if (rc) {
 		if (m->is_child && m->pid)

@@ -26,7 +26,8 @@ static int parse_json(struct opts *o, const char *text, struct ft_error *err)
 		return fail(err, -EINVAL, "%.100s: not a JSON object (%s)", text, why.text);
 	}
 	o->json = true;
-	json_object_foreach(root, key, value) {
+	json_object_foreach(root, key, value)
+	{
 		char number[32];
 
 		if (json_is_string(value)) {

@@ -30,7 +30,7 @@ struct qmp {
 	void *user;
 
 	pthread_mutex_t lock; /* guards all below, and is held while reading */
-	int dead;	      /* negative errno once the connection is unusable */
+	int dead;             /* negative errno once the connection is unusable */
 	char why[160];
 	bool greeted;
 	uint64_t last_id;
@@ -82,7 +82,8 @@ static int consume(struct qmp *q, const char *line, size_t len)
 		q->greeted = true;
 	} else {
 		id = json_object_get(msg, "id");
-		w = json_is_integer(id) && json_integer_value(id) > 0 ? find(q, (uint64_t)json_integer_value(id)) : NULL;
+		w = json_is_integer(id) && json_integer_value(id) > 0 ? find(q, (uint64_t)json_integer_value(id))
+								      : NULL;
 		if (w && !w->reply)
 			w->reply = json_incref(msg);
 	}
@@ -188,7 +189,8 @@ static int send_all(struct qmp *q, const char *buf, size_t len, int fd)
 	return 0;
 }
 
-static int sendv(struct qmp *q, const char *cmd, int fd, uint64_t *id, struct ft_error *err, const char *fmt, va_list ap)
+static int sendv(struct qmp *q, const char *cmd, int fd, uint64_t *id, struct ft_error *err, const char *fmt,
+		 va_list ap)
 {
 	json_t *args = NULL, *msg = NULL;
 	struct waiting *w;
@@ -207,7 +209,8 @@ static int sendv(struct qmp *q, const char *cmd, int fd, uint64_t *id, struct ft
 		goto out;
 	}
 	args = fmt ? json_vpack_ex(NULL, 0, fmt, ap) : json_object();
-	msg = args ? json_pack("{s:s, s:O, s:I}", "execute", cmd, "arguments", args, "id", (json_int_t)(q->last_id + 1)) : NULL;
+	msg = args ? json_pack("{s:s, s:O, s:I}", "execute", cmd, "arguments", args, "id", (json_int_t)(q->last_id + 1))
+		   : NULL;
 	text = msg ? json_dumps(msg, JSON_COMPACT) : NULL;
 	if (!text) {
 		rc = fail(err, -ENOMEM, "QMP %s: the command could not be built", cmd);
@@ -257,7 +260,8 @@ static int judge(const struct waiting *w, json_t **ret, struct ft_error *err)
 		return 0;
 	}
 	desc = json_string_value(json_object_get(error, "desc"));
-	return fail(err, error ? -EREMOTEIO : -EPROTO, "QMP %s: %s", w->cmd, desc ? desc : "an answer without return or error");
+	return fail(err, error ? -EREMOTEIO : -EPROTO, "QMP %s: %s", w->cmd,
+		    desc ? desc : "an answer without return or error");
 }
 
 int qmp_wait(struct qmp *q, uint64_t id, uint64_t deadline, json_t **ret, struct ft_error *err)
@@ -312,7 +316,8 @@ void qmp_forget(struct qmp *q, uint64_t id)
 	pthread_mutex_unlock(&q->lock);
 }
 
-int qmp_call(struct qmp *q, const char *cmd, int fd, uint64_t deadline, json_t **ret, struct ft_error *err, const char *fmt, ...)
+int qmp_call(struct qmp *q, const char *cmd, int fd, uint64_t deadline, json_t **ret, struct ft_error *err,
+	     const char *fmt, ...)
 {
 	uint64_t id;
 	va_list ap;
@@ -379,7 +384,8 @@ static bool greeted(void *user)
 }
 
 /* Connect in slices, so that a QEMU that dies while starting is noticed at once. */
-static int connect_alive(const char *path, uint64_t deadline, bool (*alive)(void *user), void *user, struct ft_error *err)
+static int connect_alive(const char *path, uint64_t deadline, bool (*alive)(void *user), void *user,
+			 struct ft_error *err)
 {
 	uint64_t slice;
 	int fd;

@@ -23,13 +23,13 @@
 struct sink {
 	pthread_mutex_t lock;
 	int out, in, listener; /* -1: none */
-	bool is_socket;	       /* out is a socket: no SIGPIPE, and its end is noticed by reading */
+	bool is_socket;        /* out is a socket: no SIGPIPE, and its end is noticed by reading */
 	bool is_pty, is_stdio;
 	bool waits;  /* the last write was short */
 	bool broken; /* a write failed: to be closed by the thread that owns the descriptors */
 	bool has_termios;
 	struct termios termios; /* as it was */
-	char *path;		/* of a listening Unix socket, to be removed */
+	char *path;             /* of a listening Unix socket, to be removed */
 };
 
 /* ---- the terminal ------------------------------------------------------------------------------- */
@@ -103,7 +103,8 @@ static int open_pty(struct sink *s, char *said, size_t size, struct ft_error *er
 
 	s->is_pty = true;
 	s->out = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
-	if (s->out < 0 || grantpt(s->out) || unlockpt(s->out) || ptsname_r(s->out, name, sizeof(name)) || fd_set_nonblock(s->out))
+	if (s->out < 0 || grantpt(s->out) || unlockpt(s->out) || ptsname_r(s->out, name, sizeof(name)) ||
+	    fd_set_nonblock(s->out))
 		return fail_sys(err, -errno, "pseudo terminal");
 	/* opened and closed once, so that it says "hung up" from now on while nobody has it open */
 	slave = open(name, O_RDWR | O_NOCTTY | O_CLOEXEC);
@@ -132,8 +133,8 @@ static int tcp_listen(const struct opts *o, struct ft_error *err)
 		return rc;
 	for (a = list; a; a = a->ai_next) {
 		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-		if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) && !bind(fd, a->ai_addr, a->ai_addrlen) &&
-		    !listen(fd, 1))
+		if (fd >= 0 && !setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) &&
+		    !bind(fd, a->ai_addr, a->ai_addrlen) && !listen(fd, 1))
 			break;
 		rc = -errno;
 		fd_close(&fd);
@@ -157,7 +158,8 @@ static int tcp_connect(const struct opts *o, struct ft_error *err)
 		fd = socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 		if (fd >= 0 && (!connect(fd, a->ai_addr, a->ai_addrlen) || errno == EINPROGRESS)) {
 			p.fd = fd;
-			if (poll(&p, 1, CONNECT_MS) > 0 && !getsockopt(fd, SOL_SOCKET, SO_ERROR, &so_error, &len) && !so_error)
+			if (poll(&p, 1, CONNECT_MS) > 0 && !getsockopt(fd, SOL_SOCKET, SO_ERROR, &so_error, &len) &&
+			    !so_error)
 				break;
 		} else {
 			so_error = errno;
@@ -302,7 +304,8 @@ int sink_poll(struct sink *s, struct pollfd *p, bool input)
 	if (s->out >= 0 && s->in == s->out) {
 		/* a pty without a reader would report its hang-up without end */
 		if (!s->is_pty || pty_is_open(s))
-			p[n++] = (struct pollfd){ .fd = s->out, .events = (short)((input ? POLLIN : 0) | (s->waits ? POLLOUT : 0)) };
+			p[n++] = (struct pollfd){ .fd = s->out,
+						  .events = (short)((input ? POLLIN : 0) | (s->waits ? POLLOUT : 0)) };
 	} else {
 		if (s->in >= 0 && input)
 			p[n++] = (struct pollfd){ .fd = s->in, .events = POLLIN };

@@ -39,7 +39,7 @@ struct tracker {
 	int uffd, pagemap, clear_refs;
 	bool is_wp;
 	uint64_t va, len; /* the mapping in the target */
-	void *vec;	  /* struct wp_page_region[VEC_LEN], or uint64_t[PAGEMAP_STEP] */
+	void *vec;        /* struct wp_page_region[VEC_LEN], or uint64_t[PAGEMAP_STEP] */
 	size_t vec_bytes;
 };
 
@@ -69,7 +69,8 @@ static int scan(int pagemap, uint64_t start, uint64_t end, bool protect, struct 
 
 static bool kernel_has_wp(void)
 {
-	struct uffdio_api api = { .api = UFFD_API, .features = WP_FEATURE_ASYNC | WP_FEATURE_UNPOPULATED | WP_FEATURE_HUGETLBFS_SHMEM };
+	struct uffdio_api api = { .api = UFFD_API,
+				  .features = WP_FEATURE_ASYNC | WP_FEATURE_UNPOPULATED | WP_FEATURE_HUGETLBFS_SHMEM };
 	struct wp_scan_arg none = { .size = sizeof(none) };
 	int fd = (int)syscall(__NR_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY);
 	int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
@@ -91,14 +92,16 @@ static bool soft_dirty_bit(int pagemap, const void *page)
 {
 	uint64_t entry = 0;
 
-	return pread(pagemap, &entry, sizeof(entry), (off_t)((uintptr_t)page / PAGE * sizeof(entry))) == sizeof(entry) &&
+	return pread(pagemap, &entry, sizeof(entry), (off_t)((uintptr_t)page / PAGE * sizeof(entry))) ==
+		       sizeof(entry) &&
 	       (entry & PAGEMAP_SOFT_DIRTY);
 }
 
 /* By trying it on a page of our own: the files are there also in kernels built without it. */
 static bool kernel_has_soft_dirty(void)
 {
-	int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC), clear = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
+	int pagemap = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC),
+	    clear = open("/proc/self/clear_refs", O_WRONLY | O_CLOEXEC);
 	volatile char *page = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 	bool has = false, was_set;
 
@@ -125,7 +128,8 @@ int tracker_check_kernel(struct ft_error *err)
 		return 0;
 	uname(&u);
 	return fail(err, -ENOTSUP,
-		    "this kernel (%s) cannot track the pages a guest writes: it has neither asynchronous write protection with "
+		    "this kernel (%s) cannot track the pages a guest writes: it has neither asynchronous write "
+		    "protection with "
 		    "PAGEMAP_SCAN (Linux 6.7 or newer) nor soft-dirty bits (CONFIG_MEM_SOFT_DIRTY)",
 		    u.release);
 }
@@ -133,7 +137,8 @@ int tracker_check_kernel(struct ft_error *err)
 /* ---- the target's descriptors and mappings ------------------------------------------------------ */
 
 /* Calls @want for each descriptor of @pid until it returns true; the number, or -ENOENT. */
-static int find_fd(pid_t pid, bool (*want)(const char *link, const char *path, const void *arg), const void *arg, struct ft_error *err)
+static int find_fd(pid_t pid, bool (*want)(const char *link, const char *path, const void *arg), const void *arg,
+		   struct ft_error *err)
 {
 	char dir[64], path[64 + 256], link[512];
 	struct dirent *e;
@@ -180,7 +185,10 @@ int tracker_fetch_uffd(pid_t pid, struct ft_error *err)
 		return fail_sys(err, -errno, "process %d", (int)pid);
 	fd = (int)syscall(SYS_pidfd_getfd, pidfd, number, 0);
 	if (fd < 0)
-		fd = fail_sys(err, -errno, "the userfaultfd of process %d cannot be fetched (run ftqemu as root, or see ptrace_scope)", (int)pid);
+		fd = fail_sys(
+			err, -errno,
+			"the userfaultfd of process %d cannot be fetched (run ftqemu as root, or see ptrace_scope)",
+			(int)pid);
 	close(pidfd);
 	return fd;
 }
@@ -195,8 +203,8 @@ static bool parse_mapping(const char *line, struct mapping *m)
 {
 	char perm[8];
 
-	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s %" SCNx64 " %x:%x %" SCNu64, &m->start, &m->end, perm, &m->offset, &m->major,
-		   &m->minor, &m->inode) != 7)
+	if (sscanf(line, "%" SCNx64 "-%" SCNx64 " %7s %" SCNx64 " %x:%x %" SCNu64, &m->start, &m->end, perm, &m->offset,
+		   &m->major, &m->minor, &m->inode) != 7)
 		return false;
 	m->is_shared = strlen(perm) == 4 && perm[3] == 's';
 	return true;
@@ -220,7 +228,8 @@ static bool is_inode(const char *link, const char *path, const void *arg)
 	struct stat st;
 
 	(void)link;
-	return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_ino == m->inode && major(st.st_dev) == m->major && minor(st.st_dev) == m->minor;
+	return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_ino == m->inode && major(st.st_dev) == m->major &&
+	       minor(st.st_dev) == m->minor;
 }
 
 int tracker_fetch_memfd(pid_t pid, uint64_t len, struct ft_error *err)
@@ -245,7 +254,8 @@ int tracker_fetch_memfd(pid_t pid, uint64_t len, struct ft_error *err)
 	fclose(f);
 	if (sum != len)
 		return fail(err, -ENOENT,
-			    "process %d has no shared mapping of %" PRIu64 " MiB: its memory must be shared (memory-backend-memfd, or "
+			    "process %d has no shared mapping of %" PRIu64
+			    " MiB: its memory must be shared (memory-backend-memfd, or "
 			    "memory-backend-file with share=on)",
 			    (int)pid, len >> 20);
 	number = find_fd(pid, is_inode, &found, err);
@@ -272,16 +282,20 @@ static int find_mapping(struct tracker *t, struct ft_error *err)
 	if (!f)
 		return err ? err->code : -ENOENT;
 	while (!rc && fgets(line, sizeof(line), f)) {
-		if (!parse_mapping(line, &m) || m.inode != st.st_ino || m.major != major(st.st_dev) || m.minor != minor(st.st_dev))
+		if (!parse_mapping(line, &m) || m.inode != st.st_ino || m.major != major(st.st_dev) ||
+		    m.minor != minor(st.st_dev))
 			continue;
 		if (covered && m.start - m.offset != t->va)
-			rc = fail(err, -EINVAL, "process %d maps its memory twice; writes through one of them would not be seen", (int)t->pid);
+			rc = fail(err, -EINVAL,
+				  "process %d maps its memory twice; writes through one of them would not be seen",
+				  (int)t->pid);
 		t->va = m.start - m.offset;
 		covered += m.end - m.start;
 	}
 	fclose(f);
 	if (!rc && covered < t->len)
-		rc = fail(err, -EINVAL, "process %d maps %" PRIu64 " of the %" PRIu64 " octets of its memory", (int)t->pid, covered, t->len);
+		rc = fail(err, -EINVAL, "process %d maps %" PRIu64 " of the %" PRIu64 " octets of its memory",
+			  (int)t->pid, covered, t->len);
 	return rc;
 }
 
@@ -299,7 +313,8 @@ static int open_proc(pid_t pid, const char *name, int flags, struct ft_error *er
 
 static int open_wp(struct tracker *t, struct ft_error *err)
 {
-	struct uffdio_api api = { .api = UFFD_API, .features = WP_FEATURE_ASYNC | WP_FEATURE_UNPOPULATED | WP_FEATURE_HUGETLBFS_SHMEM };
+	struct uffdio_api api = { .api = UFFD_API,
+				  .features = WP_FEATURE_ASYNC | WP_FEATURE_UNPOPULATED | WP_FEATURE_HUGETLBFS_SHMEM };
 
 	/* EINVAL: an earlier ftqemu has done it on this descriptor (that the kernel can, was asked before) */
 	if (ioctl(t->uffd, UFFDIO_API, &api) && errno != EINVAL)
@@ -315,8 +330,9 @@ static int open_soft_dirty(struct tracker *t, struct ft_error *err)
 	if (!kernel_has_soft_dirty()) {
 		uname(&u);
 		return fail(err, -ENOTSUP,
-			    "no userfaultfd could be had from process %d, and this kernel (%s) has no soft-dirty bits to do without", (int)t->pid,
-			    u.release);
+			    "no userfaultfd could be had from process %d, and this kernel (%s) has no soft-dirty bits "
+			    "to do without",
+			    (int)t->pid, u.release);
 	}
 	t->clear_refs = open_proc(t->pid, "clear_refs", O_WRONLY, err);
 	return t->clear_refs < 0 ? t->clear_refs : 0;
@@ -332,7 +348,8 @@ static int make_vec(struct tracker *t, struct ft_error *err)
 	return fail_sys(err, -errno, "memory for the scan");
 }
 
-int tracker_open_soft_dirty(struct tracker **out, int pagemap, int clear_refs, int memfd, uint64_t va, uint64_t len, struct ft_error *err)
+int tracker_open_soft_dirty(struct tracker **out, int pagemap, int clear_refs, int memfd, uint64_t va, uint64_t len,
+			    struct ft_error *err)
 {
 	struct tracker *t = calloc(1, sizeof(*t));
 	int rc;
@@ -343,7 +360,9 @@ int tracker_open_soft_dirty(struct tracker **out, int pagemap, int clear_refs, i
 		fd_close(&clear_refs);
 		return fail(err, -ENOMEM, "no memory");
 	}
-	*t = (struct tracker){ .memfd = memfd, .va = va, .len = len, .uffd = -1, .pagemap = pagemap, .clear_refs = clear_refs };
+	*t = (struct tracker){
+		.memfd = memfd, .va = va, .len = len, .uffd = -1, .pagemap = pagemap, .clear_refs = clear_refs
+	};
 	rc = make_vec(t, err);
 	if (rc) {
 		tracker_close(t);
@@ -445,14 +464,16 @@ static int collect_wp(struct tracker *t, bool protect, tracker_report *report, v
 		for (i = 0; i < n; i++)
 			report(user, (vec[i].start - t->va) / PAGE, (vec[i].end - vec[i].start) / PAGE);
 		if (next <= at)
-			return fail(err, -EIO, "pages written by process %d: the scan stopped at %" PRIx64, (int)t->pid, at);
+			return fail(err, -EIO, "pages written by process %d: the scan stopped at %" PRIx64, (int)t->pid,
+				    at);
 		at = next;
 	}
 	return 0;
 }
 
 /* Report what of pages [@first, @last) is not a hole. */
-static int report_data(int memfd, uint64_t first, uint64_t last, tracker_report *report, void *user, struct ft_error *err)
+static int report_data(int memfd, uint64_t first, uint64_t last, tracker_report *report, void *user,
+		       struct ft_error *err)
 {
 	off_t at = (off_t)(first * PAGE), end = (off_t)(last * PAGE), hole;
 

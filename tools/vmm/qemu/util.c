@@ -166,7 +166,8 @@ static int unix_address(struct sockaddr_un *a, const char *path, struct ft_error
 {
 	*a = (struct sockaddr_un){ .sun_family = AF_UNIX };
 	if (strlen(path) >= sizeof(a->sun_path))
-		return fail(err, -ENAMETOOLONG, "socket %s: the path is longer than %zu characters", path, sizeof(a->sun_path) - 1);
+		return fail(err, -ENAMETOOLONG, "socket %s: the path is longer than %zu characters", path,
+			    sizeof(a->sun_path) - 1);
 	memcpy(a->sun_path, path, strlen(path) + 1);
 	return 0;
 }
@@ -249,7 +250,9 @@ int fd_receive(int sock, uint64_t deadline)
 	} control = { 0 };
 	char octet;
 	struct iovec iov = { &octet, 1 };
-	struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control) };
+	struct msghdr msg = {
+		.msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)
+	};
 	struct pollfd p = { .fd = sock, .events = POLLIN };
 	struct cmsghdr *c;
 	ssize_t n;
