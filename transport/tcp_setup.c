@@ -78,6 +78,7 @@ struct lookup {
 	struct host_port name;
 	_Atomic int refs;
 	int done_fd;
+	_Atomic bool done; /* release and acquire: the answer is complete.  done_fd only wakes, poll() orders no memory */
 	int gai, gai_errno;
 	struct addrinfo *list;
 };
@@ -107,6 +108,7 @@ static void *ask_thread(void *arg)
 	struct lookup *q = arg;
 
 	ask(q, AI_ADDRCONFIG);
+	atomic_store_explicit(&q->done, true, memory_order_release);
 	event_raise(q->done_fd);
 	lookup_put(q);
 	return NULL;
@@ -128,6 +130,8 @@ static int ask_aside(struct lookup *q, uint64_t deadline, int cancel_fd, struct 
 	}
 	pthread_detach(t);
 	r = wait_fd(q->done_fd, POLLIN, cancel_fd, deadline);
+	if (r == 0 && !atomic_load_explicit(&q->done, memory_order_acquire))
+		r = -EIO; /* cannot be: it was raised behind the store */
 	return r == 0 ? 0 : err_set(err, r, "%s: the look-up of the name %s", q->name.host,
 				    r == -ECANCELED ? "was cancelled" : "takes too long");
 }

@@ -10,7 +10,7 @@
  *  - every call came back within its bound, with a sentence if it failed; threads, descriptors and memory are all given back.
  *
  * stress_faults                  a choice of faults, for ctest
- * stress_faults --all            some thousand: the first 16 hits of each name, then ever larger steps, until a run meets no fault
+ * stress_faults --all            more than a thousand runs: the first 8 hits of each name, then ever larger steps, until a run meets no fault
  * stress_faults --way WAY [--only NAME] --nth N [--persistent]    one run, as a failing one is told
  * stress_faults --way WAY --op OP --nth N [--persistent]          one run in which the VMM fails
  *
@@ -809,7 +809,7 @@ static uint64_t next_hit(uint64_t nth, bool persistent, bool all)
 {
 	if (!all)
 		return nth * (persistent ? 16 : 4);
-	return nth + nth / (persistent ? 4 : 16) + 1;
+	return nth + nth / (persistent ? 2 : 8) + 1;
 }
 
 /* The hits of one name, as many as there are; with @all also beyond, until nothing failed. */
