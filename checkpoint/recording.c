@@ -141,7 +141,9 @@ int recording_create(struct recording **out, const char *path, bool payload, str
 		goto fail;
 	}
 	/* O_NONBLOCK does nothing to a file and keeps a pipe from stopping the session */
-	r->fd = FT_FAULT("recording/open") ? faultpoint_errno(ENOSPC) : open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
+	r->fd = FT_FAULT("recording/open")
+			? faultpoint_errno(ENOSPC)
+			: open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0600);
 	if (r->fd < 0) {
 		rc = err_sys(err, -errno, "recording %s: cannot be opened", path);
 		goto fail;

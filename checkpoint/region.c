@@ -86,7 +86,8 @@ static int check_new(const struct region_table *t, const char *name, uintptr_t b
 	if (t->count >= FT_REGIONS_MAX)
 		return err_set(err, -ENOSPC, "region %s: there are %u regions already", name, t->count);
 	if (wire_bytes(t) + wire_entry_bytes(name) > FTW_RECORD_MAX)
-		return err_set(err, -ENOSPC, "region %s: the table does not fit into one record any more; use shorter names", name);
+		return err_set(err, -ENOSPC,
+			       "region %s: the table does not fit into one record any more; use shorter names", name);
 	for (uint32_t i = 0; i < t->count; i++) {
 		const struct region *r = &t->region[i];
 

@@ -22,8 +22,6 @@
 #include "err.h"
 #include "faultpoint.h"
 
-#define HUGE_PAGES 512u /* pages of 4 KiB in a huge page */
-
 struct device {
 	uint8_t *memory;                 /* state_max octets */
 	uint64_t len_bytes, total_bytes; /* that came, that were announced */
@@ -36,7 +34,7 @@ struct standby {
 	uint64_t state_max;
 	uint8_t *image;
 	uint64_t image_bytes;
-	uint8_t *states; /* memory of both devices */
+	uint8_t *states;   /* memory of both devices */
 	struct pool *pool; /* both of them */
 
 	/* of the connection */
@@ -57,8 +55,7 @@ struct standby {
 	bool applying;
 
 	uint64_t duplicates;
-	struct bitmap *landed; /* pages of the image that are real, as far as we know */
-	bool huge_pages;
+	struct bitmap *landed; /* pages of the image that were ever told */
 	uint64_t nr_landed;
 };
 
@@ -100,12 +97,12 @@ static void standby_check(const struct standby *s)
 
 #define POOL_SLACK (UINT64_C(1) << 20) /* what the arena may round two lengths up by */
 
-/* All that receiving may ever take, under one cap; nothing of it is touched before it is needed. */
+/* All that receiving may ever take, under one cap; nothing of it is touched before it is needed.  No huge pages: pages land
+ * where the guest writes, and 6,000 scattered ones would make a GiB real (measured: 1.1 GiB against 135 MiB). */
 static int reserve_all(struct standby *s, const struct standby_options *opt, struct ft_error *err)
 {
 	struct pool_options pool = {
 		.cap_bytes = s->image_bytes + 2 * s->state_max + POOL_SLACK,
-		.huge_pages = opt->huge_pages,
 		.lock = opt->lock_memory,
 	};
 	int rc = pool_create(&s->pool, &pool, err);
@@ -116,7 +113,8 @@ static int reserve_all(struct standby *s, const struct standby_options *opt, str
 	s->states = pool_alloc(s->pool, 2 * s->state_max, FT_PAGE_SIZE);
 	if (!s->image || !s->states)
 		return err_set(err, -ENOMEM,
-			       "standby: no %" PRIu64 " octets of address space for a receive image and two device states",
+			       "standby: no %" PRIu64
+			       " octets of address space for a receive image and two device states",
 			       s->image_bytes + 2 * s->state_max);
 	s->device[0].memory = s->states;
 	s->device[1].memory = s->states + s->state_max;
@@ -147,7 +145,6 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	s->state_max = opt->state_max;
 	s->image_bytes = regions->nr_pages * FT_PAGE_SIZE;
 	s->lanes = opt->lanes;
-	s->huge_pages = opt->huge_pages;
 	rc = reserve_all(s, opt, err);
 	if (rc) {
 		standby_destroy(s);
@@ -245,20 +242,6 @@ static uint64_t digest_run(const struct standby *s, struct page_run run, bool ze
 	return sum;
 }
 
-/* With huge pages one page that lands makes its 2 MiB real. */
-static void note_landed(struct standby *s, struct page_run run)
-{
-	uint64_t end = run.first + run.nr;
-
-	if (s->huge_pages) {
-		run.first -= run.first % HUGE_PAGES;
-		end += (HUGE_PAGES - end % HUGE_PAGES) % HUGE_PAGES;
-		if (end > s->regions->nr_pages)
-			end = s->regions->nr_pages;
-	}
-	s->nr_landed += bitmap_set_run(s->landed, run.first, end - run.first);
-}
-
 static void note_run(struct standby *s, struct page_run run, bool zero)
 {
 	int rc = zero ? received_zero(s->received, s->receiving, run.first, run.nr)
@@ -269,7 +252,7 @@ static void note_run(struct standby *s, struct page_run run, bool zero)
 		s->nr_zero += run.nr;
 	} else {
 		s->nr_data += run.nr;
-		note_landed(s, run);
+		s->nr_landed += bitmap_set_run(s->landed, run.first, run.nr);
 	}
 }
 

@@ -29,7 +29,6 @@ struct standby;
 struct standby_options {
 	uint32_t lanes;	     /* data lanes of this connection */
 	uint64_t state_max;
-	bool huge_pages;     /* advise them for the receive image: fewer faults, but a sparse guest takes more of it */
 	bool lock_memory;    /* all of it, resident; the limit is checked by standby_create() */
 };
 

@@ -331,7 +331,8 @@ static void client_next_line(struct client *cl)
 
 static void client_read(struct client *cl)
 {
-	ssize_t n = FT_FAULT("control/receive") ? faultpoint_errno(ECONNRESET) : recv(cl->fd, cl->in + cl->in_len, CONTROL_LINE_MAX - cl->in_len, 0);
+	ssize_t n = FT_FAULT("control/receive") ? faultpoint_errno(ECONNRESET)
+						: recv(cl->fd, cl->in + cl->in_len, CONTROL_LINE_MAX - cl->in_len, 0);
 
 	if (n > 0) {
 		cl->in_len += (size_t)n;
@@ -349,7 +350,9 @@ static void client_write(struct client *cl)
 
 	if (cl->fd < 0 || (!cl->out && !cl->last))
 		return;
-	n = FT_FAULT("control/send") ? faultpoint_errno(EPIPE) : cl->out ? send(cl->fd, cl->out + cl->out_at, cl->out_len - cl->out_at, MSG_NOSIGNAL) : 0;
+	n = FT_FAULT("control/send") ? faultpoint_errno(EPIPE)
+	    : cl->out                ? send(cl->fd, cl->out + cl->out_at, cl->out_len - cl->out_at, MSG_NOSIGNAL)
+				     : 0;
 	if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
 		if (now_ns() - cl->active_ns > UNREAD_NS)
 			client_drop(cl);
@@ -427,7 +430,8 @@ static void accept_client(struct ft_control *c)
 	struct ucred who = { .uid = (uid_t)-1 };
 	socklen_t len = sizeof(who);
 	struct client *cl;
-	int fd = FT_FAULT("control/accept") ? faultpoint_errno(EMFILE) : accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+	int fd = FT_FAULT("control/accept") ? faultpoint_errno(EMFILE)
+					    : accept4(c->listen_fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
 	if (fd < 0) {
 		if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED)
@@ -567,7 +571,8 @@ static int lock_directory(const char *path, struct ft_error *err)
 
 static int new_socket(struct ft_error *err)
 {
-	int fd = FT_FAULT("control/socket") ? faultpoint_errno(EMFILE) : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	int fd = FT_FAULT("control/socket") ? faultpoint_errno(EMFILE)
+					    : socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
 
 	return fd < 0 ? err_sys(err, -errno, "control socket") : fd;
 }
@@ -601,13 +606,15 @@ static int bind_and_listen(struct ft_control *c, struct ft_error *err)
 	const char *path = c->address.sun_path;
 	struct stat st;
 
-	if (FT_FAULT("control/bind") ? faultpoint_errno(EROFS) : bind(c->listen_fd, (const struct sockaddr *)&c->address, sizeof(c->address)) < 0)
+	if (FT_FAULT("control/bind") ? faultpoint_errno(EROFS)
+				     : bind(c->listen_fd, (const struct sockaddr *)&c->address, sizeof(c->address)) < 0)
 		return err_sys(err, -errno, "control socket %s: bind", path);
 	if (lstat(path, &st) == 0) {
 		c->dev = st.st_dev;
 		c->ino = st.st_ino;
 	}
-	if (chmod(path, 0600) < 0 || (FT_FAULT("control/listen") && faultpoint_errno(ENOBUFS)) || listen(c->listen_fd, (int)CONTROL_CLIENTS_MAX) < 0)
+	if (chmod(path, 0600) < 0 || (FT_FAULT("control/listen") && faultpoint_errno(ENOBUFS)) ||
+	    listen(c->listen_fd, (int)CONTROL_CLIENTS_MAX) < 0)
 		return err_sys(err, -errno, "control socket %s: listen", path);
 	return 0;
 }

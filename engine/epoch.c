@@ -19,8 +19,8 @@
 #include "err.h"
 #include "log.h"
 
-#define STALL_SLICE_MS 5      /* how often a wait for staging memory looks whether the connection is still there */
-#define CAP_PERCENT 80	      /* of the free staging: an estimate above cuts the epoch */
+#define STALL_SLICE_MS 5       /* how often a wait for staging memory looks whether the connection is still there */
+#define CAP_PERCENT 80         /* of the free staging: an estimate above cuts the epoch */
 #define SYNC_PAGES_PER_MS 1000 /* a page is captured in about 1 us (docs/design: 0.6 to 1.2 us, scattered) */
 #define PROGRESS_MS 100
 
@@ -46,7 +46,8 @@ static int resume_guest(struct primary *p, struct ft_error *err)
 	return p->s->ops.resume(p->s->user, err);
 }
 
-static int collect(struct primary *p, int (*op)(void *user, struct ft_dirty *dirty, struct ft_error *err), struct ft_error *err)
+static int collect(struct primary *p, int (*op)(void *user, struct ft_dirty *dirty, struct ft_error *err),
+		   struct ft_error *err)
 {
 	struct ft_dirty dirty = { .regions = p->regions, .set = p->dirty };
 
@@ -97,13 +98,14 @@ static int stalled(struct primary *p, const struct ft_config *cfg, struct ft_err
 	if (primary_lost(p) || session_stopping(p->s))
 		return err_set(err, -ENOTCONN, "the connection ended during a pause");
 	return err_set(err, -ETIMEDOUT,
-		       "a pause would have lasted longer than %u ms (pause-max): staging-bytes are used up and the secondary does not keep up",
+		       "a pause would have lasted longer than %u ms (pause-max): staging-bytes are used up and the "
+		       "secondary does not keep up",
 		       cfg->pause_max_ms);
 }
 
 /* Copy what is dirty into slabs.  The set is empty afterwards. */
-static int capture(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg, uint64_t paused_ns,
-		   struct ft_error *err)
+static int capture(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg,
+		   uint64_t paused_ns, struct ft_error *err)
 {
 	uint64_t deadline = paused_ns + cfg->pause_max_ms * NS_PER_MS, at = 0;
 
@@ -166,8 +168,8 @@ static struct epoch_job *free_job(struct primary *p)
 	return job;
 }
 
-static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg, struct times *t,
-		  struct ft_error *err)
+static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg,
+		  struct times *t, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
 	int r = pause_guest(p, err);
@@ -214,7 +216,8 @@ int epoch_run(struct primary *p)
 	job->epoch = p->next_epoch;
 	job->cut_ns = t.start;
 	r = freeze(p, job, &batch, &cfg, &t, &err);
-	atomic_store(&p->s->epoch_running, job->epoch + 1); /* before the guest runs: a checkpoint asked for from now on means the next */
+	atomic_store(&p->s->epoch_running,
+		     job->epoch + 1); /* before the guest runs: a checkpoint asked for from now on means the next */
 	resumed = resume_guest(p, &resume_err);
 	t.resumed = now_ns();
 	batch_ship(p, &batch);
@@ -412,7 +415,8 @@ static int sync_rounds(struct primary *p, struct ft_error *err)
 		left = bitmap_count(p->dirty);
 		atomic_fetch_add(&s->sync_total, left);
 		no_gain = left >= before - before / 10 ? no_gain + 1 : 0;
-		if (left <= (uint64_t)cfg.sync_pause_ms * SYNC_PAGES_PER_MS || no_gain >= 2 || round >= cfg.sync_rounds_max)
+		if (left <= (uint64_t)cfg.sync_pause_ms * SYNC_PAGES_PER_MS || no_gain >= 2 ||
+		    round >= cfg.sync_rounds_max)
 			return 0;
 	}
 }

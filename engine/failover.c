@@ -12,7 +12,8 @@
 #include "thread.h"
 
 /* What a failover would do in the present state. */
-static enum ft_failover_outcome may_promote(struct secondary *c, unsigned flags, enum ft_state *state, struct ft_error *err)
+static enum ft_failover_outcome may_promote(struct secondary *c, unsigned flags, enum ft_state *state,
+					    struct ft_error *err)
 {
 	struct ft_session *s = c->s;
 	bool force = flags & FT_FAILOVER_FORCE, stale;
@@ -35,7 +36,8 @@ static enum ft_failover_outcome may_promote(struct secondary *c, unsigned flags,
 	case FT_STATE_STANDBY:
 		if (force)
 			return FT_FAILOVER_DONE;
-		err_set(err, -EBUSY, "the primary is connected and alive; --force takes over all the same, and then both may run");
+		err_set(err, -EBUSY,
+			"the primary is connected and alive; --force takes over all the same, and then both may run");
 		return FT_FAILOVER_PEER_ALIVE;
 	case FT_STATE_STANDBY_SUSPECT:
 		return FT_FAILOVER_DONE;
@@ -45,9 +47,12 @@ static enum ft_failover_outcome may_promote(struct secondary *c, unsigned flags,
 		if (stale && force)
 			return FT_FAILOVER_DONE;
 		if (stale)
-			err_set(err, -ENODATA, "there is only an old image: the primary went on without it; --force takes it and loses what came since");
+			err_set(err, -ENODATA,
+				"there is only an old image: the primary went on without it; --force takes it and "
+				"loses what came since");
 		else
-			err_set(err, -ENODATA, "there is no complete image to go on from (state %s)", ft_state_name(*state));
+			err_set(err, -ENODATA, "there is no complete image to go on from (state %s)",
+				ft_state_name(*state));
 		return FT_FAILOVER_NO_IMAGE;
 	case FT_STATE_CONNECTING:
 	case FT_STATE_SYNCING:
@@ -81,7 +86,8 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	res->stop_ns = lap(&mark);
 	secondary_wait_applied(c);
 	res->apply_ns = lap(&mark);
-	pthread_mutex_lock(&c->standby_lock); /* ft-accept may be about to greet a primary that a forced failover ignores */
+	pthread_mutex_lock(
+		&c->standby_lock); /* ft-accept may be about to greet a primary that a forced failover ignores */
 	state = standby_state(c->standby, &len);
 	res->epoch = standby_epoch_image(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);

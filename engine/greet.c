@@ -54,7 +54,8 @@ static int refuse(struct greeting *g, uint32_t code, struct ft_error *err, const
 	return err_set(err, -ECONNREFUSED, "%s", text);
 }
 
-static int receive_typed(struct greeting *g, uint32_t type, struct cursor *body, uint64_t deadline, struct ft_error *err)
+static int receive_typed(struct greeting *g, uint32_t type, struct cursor *body, uint64_t deadline,
+			 struct ft_error *err)
 {
 	struct record_head head;
 	uint32_t lane;
@@ -62,10 +63,11 @@ static int receive_typed(struct greeting *g, uint32_t type, struct cursor *body,
 	int r = link_receive_greeting(g->link, g->stop_fd, &lane, &head, body, deadline, err);
 
 	if (r)
-		return r == -ETIMEDOUT ? err_set(err, r, "no %s came within %u ms", record_name(type, want), HELLO_MS) : r;
+		return r == -ETIMEDOUT ? err_set(err, r, "no %s came within %u ms", record_name(type, want), HELLO_MS)
+				       : r;
 	if (head.type != type || lane != 0)
-		return refuse(g, FTW_CODE_PROTOCOL, err, "%s on lane %u instead of %s", record_name(head.type, got), lane,
-			      record_name(type, want));
+		return refuse(g, FTW_CODE_PROTOCOL, err, "%s on lane %u instead of %s", record_name(head.type, got),
+			      lane, record_name(type, want));
 	return 0;
 }
 
@@ -74,13 +76,14 @@ static int check_version(struct greeting *g, struct ft_error *err)
 	const struct hello *h = &g->hello;
 
 	if (h->version_max < FTW_VERSION_MIN || h->version_min > FTW_VERSION_MAX)
-		return refuse(g, FTW_CODE_VERSION, err, "hello: version %u to %u, we speak %u to %u", h->version_min, h->version_max,
-			      FTW_VERSION_MIN, FTW_VERSION_MAX);
+		return refuse(g, FTW_CODE_VERSION, err, "hello: version %u to %u, we speak %u to %u", h->version_min,
+			      h->version_max, FTW_VERSION_MIN, FTW_VERSION_MAX);
 	if (h->capabilities_needed)
 		return refuse(g, FTW_CODE_CAPABILITY, err, "hello: needs capabilities 0x%llx, which we do not have",
 			      (unsigned long long)h->capabilities_needed);
 	if (h->placement != FTW_PLACEMENT_MIRROR || h->mode != FTW_MODE_CHECKPOINT || h->page_bytes != FT_PAGE_SIZE)
-		return refuse(g, FTW_CODE_LAYOUT, err, "hello: placement %u, mode %u, page size %u; we have placement 1, mode 1, page size %u",
+		return refuse(g, FTW_CODE_LAYOUT, err,
+			      "hello: placement %u, mode %u, page size %u; we have placement 1, mode 1, page size %u",
 			      h->placement, h->mode, h->page_bytes, FT_PAGE_SIZE);
 	return 0;
 }
@@ -91,10 +94,12 @@ static int check_limits(struct secondary *c, struct greeting *g, struct ft_error
 
 	session_config(c->s, &cfg);
 	if (g->hello.state_max > cfg.state_max)
-		return refuse(g, FTW_CODE_LIMIT, err, "hello: device state of up to %llu octets, state-max here is %llu",
+		return refuse(g, FTW_CODE_LIMIT, err,
+			      "hello: device state of up to %llu octets, state-max here is %llu",
 			      (unsigned long long)g->hello.state_max, (unsigned long long)cfg.state_max);
 	if (g->hello.lanes != g->link->lanes - 1)
-		return refuse(g, FTW_CODE_PROTOCOL, err, "hello: %u data lanes, the connection has %u", g->hello.lanes, g->link->lanes - 1);
+		return refuse(g, FTW_CODE_PROTOCOL, err, "hello: %u data lanes, the connection has %u", g->hello.lanes,
+			      g->link->lanes - 1);
 	return 0;
 }
 
@@ -110,7 +115,8 @@ static int check_identity(struct secondary *c, struct greeting *g, struct ft_err
 		return r;
 	}
 	if (strcmp(g->identity, s->identity) != 0)
-		return refuse(g, FTW_CODE_IDENTITY, err, "identity: the primary's machine is \"%.100s\", ours is \"%.100s\"", g->identity,
+		return refuse(g, FTW_CODE_IDENTITY, err,
+			      "identity: the primary's machine is \"%.100s\", ours is \"%.100s\"", g->identity,
 			      s->identity);
 	return 0;
 }
@@ -168,8 +174,8 @@ static int receive_hello(struct greeting *g, uint64_t deadline, struct ft_error 
 	if (r)
 		return r;
 	if (g->hello.identity_bytes >= sizeof(g->identity))
-		return refuse(g, FTW_CODE_LIMIT, err, "hello: identity of %u octets, at most %zu are taken", g->hello.identity_bytes,
-			      sizeof(g->identity) - 1);
+		return refuse(g, FTW_CODE_LIMIT, err, "hello: identity of %u octets, at most %zu are taken",
+			      g->hello.identity_bytes, sizeof(g->identity) - 1);
 	memcpy(g->identity, g->hello.identity, g->hello.identity_bytes);
 	g->identity[g->hello.identity_bytes] = '\0';
 	return 0;
@@ -269,7 +275,9 @@ static int claim(struct secondary *c, struct greeting *g, struct ft_error *err)
 		snprintf(s->peer, sizeof(s->peer), "%s", tp_peer(g->link->conn));
 	}
 	pthread_mutex_unlock(&s->lock);
-	return state == FT_STATE_STANDBY_SYNCING ? 0 : err_set(err, -ECANCELED, "the secondary is %s", ft_state_name(state));
+	return state == FT_STATE_STANDBY_SYNCING
+		       ? 0
+		       : err_set(err, -ECANCELED, "the secondary is %s", ft_state_name(state));
 }
 
 static int begin_receiving(struct secondary *c, struct greeting *g, struct ft_error *err)

@@ -12,7 +12,8 @@
 #include "err.h"
 #include "faultpoint.h"
 
-static int send_hello(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline, struct ft_error *err)
+static int send_hello(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline,
+		      struct ft_error *err)
 {
 	struct ft_session *s = p->s;
 	struct hello h = {
@@ -68,7 +69,8 @@ static int refused(struct cursor *body, struct ft_error *err)
 	return err_set(err, r, "secondary refused: %.*s", (int)why.reason_bytes, why.text);
 }
 
-static int receive_ack(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline, struct ft_error *err)
+static int receive_ack(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline,
+		       struct ft_error *err)
 {
 	struct record_head head;
 	struct hello_ack ack;
@@ -84,16 +86,19 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	if (head.type == FTW_REFUSE && lane == 0)
 		return refused(&body, err);
 	if (head.type != FTW_HELLO_ACK || lane != 0)
-		return err_set(err, -EPROTO, "%s on lane %u instead of an answer to hello", record_name(head.type, name), lane);
+		return err_set(err, -EPROTO, "%s on lane %u instead of an answer to hello",
+			       record_name(head.type, name), lane);
 	r = consume_hello_ack(&body, &ack, err);
 	if (r)
 		return r;
 	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != FTW_PLACEMENT_MIRROR ||
 	    ack.capabilities != 0 || ack.epoch_credits != 1)
-		return err_set(err, -EPROTO, "hello-ack chose what was not offered (version %u, placement %u, credits %u)",
+		return err_set(err, -EPROTO,
+			       "hello-ack chose what was not offered (version %u, placement %u, credits %u)",
 			       ack.version, ack.placement, ack.epoch_credits);
 	if (ack.heartbeat_ms < cfg->heartbeat_ms || ack.heartbeat_misses < cfg->heartbeat_misses)
-		return err_set(err, -EPROTO, "hello-ack: %u heartbeats of %u ms are less than the %u of %u ms that were asked for",
+		return err_set(err, -EPROTO,
+			       "hello-ack: %u heartbeats of %u ms are less than the %u of %u ms that were asked for",
 			       ack.heartbeat_misses, ack.heartbeat_ms, cfg->heartbeat_misses, cfg->heartbeat_ms);
 	p->epoch_credits = ack.epoch_credits;
 	p->heartbeat_ms = ack.heartbeat_ms;

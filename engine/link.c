@@ -111,8 +111,8 @@ uint32_t link_sent(struct link *l, uint32_t lane)
 	return sent;
 }
 
-int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
-	       uint64_t *ticket, uint64_t deadline, struct ft_error *err)
+int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov,
+	       unsigned nr_iov, uint64_t *ticket, uint64_t deadline, struct ft_error *err)
 {
 	recording_write(l->recording, l->connection, RECORDING_SENT, lane, window, offset, iov, nr_iov);
 	return tp_write(l->conn, lane, window, offset, iov, nr_iov, ticket, deadline, err);
@@ -129,14 +129,16 @@ static int check_seq(struct link *l, uint32_t lane, const struct record_head *he
 		return -EALREADY;
 	}
 	if (head->seq != n->received + 1)
-		return err_set(err, -EPROTO, "%s of epoch %llu on lane %u has number %u, expected %u: records were lost",
-			       record_name(head->type, name), (unsigned long long)head->epoch, lane, head->seq, n->received + 1);
+		return err_set(err, -EPROTO,
+			       "%s of epoch %llu on lane %u has number %u, expected %u: records were lost",
+			       record_name(head->type, name), (unsigned long long)head->epoch, lane, head->seq,
+			       n->received + 1);
 	n->received = head->seq;
 	return 0;
 }
 
-int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struct cursor *body, const void **msg, size_t *len,
-		 uint64_t deadline, struct ft_error *err)
+int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struct cursor *body, const void **msg,
+		 size_t *len, uint64_t deadline, struct ft_error *err)
 {
 	int r;
 
@@ -153,8 +155,8 @@ int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struc
 	return r;
 }
 
-int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body, uint64_t deadline,
-			  struct ft_error *err)
+int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body,
+			  uint64_t deadline, struct ft_error *err)
 {
 	struct pollfd stop = { .fd = stop_fd, .events = POLLIN };
 	const void *msg;
@@ -195,7 +197,8 @@ int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, str
 	return buf ? link_end(l, 0, create_heartbeat(buf, seq, &h), deadline, err) : -EAGAIN;
 }
 
-int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline, struct ft_error *err)
+int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline,
+		       struct ft_error *err)
 {
 	uint32_t seq;
 	void *buf = begin_spare(l, &seq);

@@ -65,7 +65,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[AT_CAP] = CHOICE("at-cap", PRIMARY | LIVE, "cut|slow", "cut",
 			  "when that memory runs short: cut the epoch early, or slow the guest"),
 	[STATE_MAX] = SIZE("state-max", BOTH, 4 * KIB, 4 * GIB, "64M", "largest device state of one epoch"),
-	[HUGE_PAGES] = BOOL("huge-pages", BOTH, "on", "ask for huge pages for staging and receive memory"),
+	[HUGE_PAGES] = BOOL("huge-pages", PRIMARY, "on", "ask for huge pages for staging memory"),
 	[LOCK_MEMORY] = BOOL("lock-memory", BOTH, "off", "lock staging and receive memory into RAM"),
 };
 

@@ -32,7 +32,8 @@ struct ft_output {
 	bool holding;
 };
 
-int ft_output_open(struct ft_output **out, uint64_t cap_bytes, size_t (*emit)(void *user, const void *buf, size_t len), void *user)
+int ft_output_open(struct ft_output **out, uint64_t cap_bytes, size_t (*emit)(void *user, const void *buf, size_t len),
+		   void *user)
 {
 	struct ft_output *o;
 

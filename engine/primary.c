@@ -36,7 +36,9 @@ int primary_create(struct ft_session *s, struct ft_error *err)
 static int make_slabs(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
 {
 	uint64_t slab_bytes = (uint64_t)SLAB_PAGES * FT_PAGE_SIZE;
-	struct pool_options opt = { .cap_bytes = cfg->staging_bytes, .huge_pages = cfg->huge_pages, .lock = cfg->lock_memory };
+	struct pool_options opt = { .cap_bytes = cfg->staging_bytes,
+				    .huge_pages = cfg->huge_pages,
+				    .lock = cfg->lock_memory };
 	int r = pool_create(&p->pool, &opt, err);
 
 	if (r)
@@ -65,12 +67,13 @@ static int make_jobs(struct primary *p, const struct ft_config *cfg, struct ft_e
 {
 	for (unsigned i = 0; i < EPOCH_JOBS; i++) {
 		struct epoch_job *job = &p->job[i];
-		void *buf = FT_FAULT("primary/state")
-				    ? faultpoint_map(ENOMEM)
-				    : mmap(NULL, cfg->state_max, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+		void *buf = FT_FAULT("primary/state") ? faultpoint_map(ENOMEM)
+						      : mmap(NULL, cfg->state_max, PROT_READ | PROT_WRITE,
+							     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 
 		if (buf == MAP_FAILED)
-			return err_sys(err, -errno, "no memory for a device state of %llu octets", (unsigned long long)cfg->state_max);
+			return err_sys(err, -errno, "no memory for a device state of %llu octets",
+				       (unsigned long long)cfg->state_max);
 		job->state = (struct ft_state_sink){ .buf = buf, .cap = cfg->state_max };
 		job->work = (struct work){ .kind = WORK_COMMIT, .job = job };
 	}
@@ -210,7 +213,8 @@ int ft_session_checkpoint(struct ft_session *s, uint32_t timeout_ms, uint64_t *e
 		r = primary_wait_locked(p, deadline);
 	pthread_mutex_unlock(&s->lock);
 	if (r == -ETIMEDOUT)
-		return err_set(err, r, "epoch %llu was not acknowledged within %u ms", (unsigned long long)*epoch, timeout_ms);
+		return err_set(err, r, "epoch %llu was not acknowledged within %u ms", (unsigned long long)*epoch,
+			       timeout_ms);
 	return r ? not_protected(s, err) : 0;
 }
 

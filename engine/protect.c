@@ -16,9 +16,10 @@
 #include "thread.h"
 
 #define SUSPECT_RETRY_MS 50 /* a secondary that is still there is found again before output was held for long */
-#define OVERSLEPT_MS 250    /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
-#define PACE_MS 50	    /* first wait before a full sync after one that was lost at its end */
-#define BYE_MS 200	    /* how long an orderly end may wait for room in the socket */
+#define OVERSLEPT_MS                                                                                                   \
+	250 /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
+#define PACE_MS 50 /* first wait before a full sync after one that was lost at its end */
+#define BYE_MS 200 /* how long an orderly end may wait for room in the socket */
 
 /* ---- the end of a connection ---- */
 
@@ -56,7 +57,8 @@ static void say_goodbye(struct primary *p)
 	err_set(&why, -ECANCELED, "stopped");
 	if (!mark_lost(p, &why))
 		return;
-	link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary", deadline_in_ms(BYE_MS));
+	link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary",
+			 deadline_in_ms(BYE_MS));
 	tp_cancel(p->link->conn);
 }
 
@@ -201,7 +203,8 @@ static void serve_hold(struct primary *p)
 	else
 		p->held = want;
 	if (!r && want)
-		p->cut_now = true; /* what the guest did between the border and its stop is committed too, and let out */
+		p->cut_now =
+			true; /* what the guest did between the border and its stop is committed too, and let out */
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
 }
@@ -324,7 +327,8 @@ static void after_loss(struct primary *p)
 	session_config(s, &cfg);
 	p->suspect_until_ns = deadline_in_ms(cfg.suspect_ms);
 	if (p->output_held) {
-		change(p, EV_PEER_LOST_HELD, p->loss); /* ask the secondary again at once: nothing leaves until we know */
+		change(p, EV_PEER_LOST_HELD,
+		       p->loss); /* ask the secondary again at once: nothing leaves until we know */
 		pace(p, &cfg);
 		return;
 	}
@@ -340,7 +344,8 @@ static uint64_t attempt_deadline(struct primary *p, const struct ft_config *cfg)
 {
 	uint64_t deadline = deadline_in_ms(cfg->connect_timeout_ms);
 
-	if (session_state(p->s) == FT_STATE_SUSPECT && cfg->on_loss == FT_ON_LOSS_CONTINUE && p->suspect_until_ns < deadline)
+	if (session_state(p->s) == FT_STATE_SUSPECT && cfg->on_loss == FT_ON_LOSS_CONTINUE &&
+	    p->suspect_until_ns < deadline)
 		return p->suspect_until_ns;
 	return deadline;
 }

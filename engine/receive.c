@@ -60,7 +60,8 @@ static int on_page_record(struct secondary *c, struct reception *rx, uint32_t la
 	return event == STANDBY_COMMITTED ? committed(c, rx, err) : 0;
 }
 
-static int on_sync_progress(struct secondary *c, const struct record_head *head, struct cursor *body, struct ft_error *err)
+static int on_sync_progress(struct secondary *c, const struct record_head *head, struct cursor *body,
+			    struct ft_error *err)
 {
 	struct ft_session *s = c->s;
 	struct sync_progress sp;
@@ -87,8 +88,8 @@ static int on_goodbye(struct secondary *c, const struct record_head *head, struc
 		c->bye = true;
 		pthread_mutex_unlock(&c->s->lock);
 	}
-	return err_set(err, -ECONNRESET, "primary %s: %.*s", head->type == FTW_BYE ? "ended" : "gave up", (int)why.reason_bytes,
-		       why.text);
+	return err_set(err, -ECONNRESET, "primary %s: %.*s", head->type == FTW_BYE ? "ended" : "gave up",
+		       (int)why.reason_bytes, why.text);
 }
 
 /* What is optional and unknown may be anywhere; the standby knows the lanes of those that tell pages. */
@@ -105,8 +106,8 @@ static bool belongs_on_data_lane(uint32_t type)
 	}
 }
 
-static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, const struct record_head *head, struct cursor *body,
-		     const void *msg, size_t len, struct ft_error *err)
+static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, const struct record_head *head,
+		     struct cursor *body, const void *msg, size_t len, struct ft_error *err)
 {
 	struct heartbeat beat;
 	char name[24];
@@ -138,8 +139,8 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 
 static int silent(const struct secondary *c, uint64_t ns, struct ft_error *err)
 {
-	return err_set(err, -ETIMEDOUT, "no word from the primary for %llu ms (%u heartbeats of %u ms)", (unsigned long long)(ns / NS_PER_MS),
-		       c->heartbeat_misses, c->heartbeat_ms);
+	return err_set(err, -ETIMEDOUT, "no word from the primary for %llu ms (%u heartbeats of %u ms)",
+		       (unsigned long long)(ns / NS_PER_MS), c->heartbeat_misses, c->heartbeat_ms);
 }
 
 /* A heartbeat that was left out is not missed: either something else is on its way, or the primary does not read. */
@@ -201,7 +202,8 @@ static int receive_until_lost(struct secondary *c, struct ft_error *err)
 		uint32_t lane;
 		size_t len;
 
-		r = link_receive(c->link, &lane, &head, &body, &msg, &len, rx.beat_ns + c->heartbeat_ms * NS_PER_MS, err);
+		r = link_receive(c->link, &lane, &head, &body, &msg, &len, rx.beat_ns + c->heartbeat_ms * NS_PER_MS,
+				 err);
 		if (r == 0) {
 			rx.heard_ns = now_ns();
 			r = on_record(c, &rx, lane, &head, &body, msg, len, err);

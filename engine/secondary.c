@@ -76,7 +76,8 @@ void secondary_wait_applied(struct secondary *c)
 int secondary_open_image(struct secondary *c, struct link *l, struct ft_error *err)
 {
 	uint64_t len;
-	void *image = standby_image(c->standby, &len); /* before the call: the order in which arguments are computed is free */
+	void *image = standby_image(c->standby,
+				    &len); /* before the call: the order in which arguments are computed is free */
 
 	return tp_window_open(l->conn, FTW_WINDOW_IMAGE, image, len, err);
 }
@@ -166,7 +167,6 @@ int secondary_start(struct ft_session *s, struct ft_error *err)
 	struct standby_options opt = {
 		.lanes = s->cfg.lanes,
 		.state_max = s->cfg.state_max,
-		.huge_pages = s->cfg.huge_pages,
 		.lock_memory = s->cfg.lock_memory,
 	};
 	int r = standby_create(&c->standby, s->regions, &opt, err);

@@ -173,7 +173,8 @@ static int check_ops(enum ft_role role, const struct ft_vmm_ops *ops, struct ft_
 {
 	if (role == FT_ROLE_PRIMARY &&
 	    !(ops->track_start && ops->collect_dirty && ops->pause && ops->save_state && ops->resume))
-		return err_set(err, -EINVAL, "a primary needs track_start, collect_dirty, pause, save_state and resume");
+		return err_set(err, -EINVAL,
+			       "a primary needs track_start, collect_dirty, pause, save_state and resume");
 	if (role == FT_ROLE_SECONDARY && !(ops->load_state && ops->activate))
 		return err_set(err, -EINVAL, "a secondary needs load_state and activate");
 	return 0;
@@ -185,7 +186,8 @@ static int copy_ops(struct ft_session *s, const struct ft_vmm_ops *ops, struct f
 	size_t n = ops->struct_size < sizeof(s->ops) ? ops->struct_size : sizeof(s->ops);
 
 	if (ops->struct_size < offsetof(struct ft_vmm_ops, guest_hold))
-		return err_set(err, -EINVAL, "ops.struct_size is %zu; set it to sizeof(struct ft_vmm_ops)", ops->struct_size);
+		return err_set(err, -EINVAL, "ops.struct_size is %zu; set it to sizeof(struct ft_vmm_ops)",
+			       ops->struct_size);
 	memcpy(&s->ops, ops, n);
 	return check_ops(s->role, &s->ops, err);
 }
@@ -210,7 +212,8 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	if (strlen(s->name) >= FT_NAME_MAX || !text_printable(s->name, strlen(s->name)))
 		return err_set(err, -EINVAL, "name: at most %u printable ASCII characters", FT_NAME_MAX - 1);
 	if (strlen(s->identity) >= FT_IDENTITY_MAX || !identity_printable(s->identity, strlen(s->identity)))
-		return err_set(err, -EINVAL, "identity: at most %u printable ASCII characters, tabs and newlines", FT_IDENTITY_MAX - 1);
+		return err_set(err, -EINVAL, "identity: at most %u printable ASCII characters, tabs and newlines",
+			       FT_IDENTITY_MAX - 1);
 	s->cfg.name = s->name;
 	s->cfg.peer = s->peer_uri;
 	s->cfg.listen = s->listen_uri;

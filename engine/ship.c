@@ -19,9 +19,11 @@
 #include "thread.h"
 
 #define WRITE_PAGES_MAX (TP_WRITE_MAX / FT_PAGE_SIZE)
-#define PIECE_PAGES 256u /* of a notify-write: 1 MiB stays in the processor's cache from digest to send, and on the other side from receive to
+#define PIECE_PAGES                                                                                                    \
+	256u /* of a notify-write: 1 MiB stays in the processor's cache from digest to send, and on the other side from receive to
 			  * digest.  bench_pause, ship/TCP: 0.38 to 0.47 with 2048, 0.48 to 0.58 with 256, no better with 128 */
-#define APPLY_NS_PER_PAGE 50000 /* added to commit-timeout for applied: page faults cost 12 to 17 us on nested machines */
+#define APPLY_NS_PER_PAGE                                                                                              \
+	50000 /* added to commit-timeout for applied: page faults cost 12 to 17 us on nested machines */
 
 /* What ft-ship has sent of the epoch under way. */
 struct shipment {
@@ -86,8 +88,8 @@ static int write_runs(struct primary *p, const struct slab *slab, uint32_t lane,
 				.iov_base = slab->memory + (plan->data_slot[i] + done) * FT_PAGE_SIZE,
 				.iov_len = nr * FT_PAGE_SIZE,
 			};
-			int r = link_write(p->link, lane, FTW_WINDOW_IMAGE, (run->first + done) * FT_PAGE_SIZE, &iov, 1, ticket,
-					   deadline, err);
+			int r = link_write(p->link, lane, FTW_WINDOW_IMAGE, (run->first + done) * FT_PAGE_SIZE, &iov, 1,
+					   ticket, deadline, err);
 
 			if (r)
 				return r;
@@ -96,8 +98,8 @@ static int write_runs(struct primary *p, const struct slab *slab, uint32_t lane,
 	return 0;
 }
 
-static int tell_runs(struct primary *p, uint32_t type, uint32_t lane, uint64_t epoch, const struct page_run *run, uint32_t count,
-		     uint64_t digest, struct ft_error *err)
+static int tell_runs(struct primary *p, uint32_t type, uint32_t lane, uint64_t epoch, const struct page_run *run,
+		     uint32_t count, uint64_t digest, struct ft_error *err)
 {
 	uint32_t seq;
 	void *buf;
@@ -121,8 +123,8 @@ static void count_plan(struct primary *p, struct shipment *sh)
 }
 
 /* Slots [@first, @first + @nr): digested, sent and told while they are in the processor's cache; so are they on the other side. */
-static int ship_piece(struct primary *p, struct shipment *sh, const struct slab *slab, uint32_t first, uint32_t nr, uint32_t lane,
-		      uint64_t *ticket, struct ft_error *err)
+static int ship_piece(struct primary *p, struct shipment *sh, const struct slab *slab, uint32_t first, uint32_t nr,
+		      uint32_t lane, uint64_t *ticket, struct ft_error *err)
 {
 	const struct slab_plan *plan = p->plan;
 	int r;
@@ -130,9 +132,11 @@ static int ship_piece(struct primary *p, struct shipment *sh, const struct slab 
 	slab_plan(slab, first, nr, p->plan);
 	r = write_runs(p, slab, lane, ticket, err);
 	if (!r)
-		r = tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest, err);
+		r = tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest,
+			      err);
 	if (!r)
-		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest, err);
+		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest,
+			      err);
 	if (!r)
 		count_plan(p, sh);
 	return r;
@@ -145,7 +149,8 @@ static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *
 	int r = begin_epoch(p, sh, slab->epoch);
 
 	for (uint32_t at = 0; !r && at < slab->nr; at += PIECE_PAGES)
-		r = ship_piece(p, sh, slab, at, slab->nr - at < PIECE_PAGES ? slab->nr - at : PIECE_PAGES, lane, &ticket, err);
+		r = ship_piece(p, sh, slab, at, slab->nr - at < PIECE_PAGES ? slab->nr - at : PIECE_PAGES, lane,
+			       &ticket, err);
 	if (!r && ticket)
 		r = tp_wait_completed(p->link->conn, lane, ticket, send_deadline(p), err);
 	return r;
@@ -330,8 +335,8 @@ static int on_goodbye(const struct record_head *head, struct cursor *body, struc
 		       (int)why.reason_bytes, why.text);
 }
 
-static int on_record(struct primary *p, struct answers *a, uint32_t lane, const struct record_head *head, struct cursor *body,
-		     struct ft_error *err)
+static int on_record(struct primary *p, struct answers *a, uint32_t lane, const struct record_head *head,
+		     struct cursor *body, struct ft_error *err)
 {
 	struct heartbeat beat;
 	char name[24];
@@ -387,14 +392,15 @@ static int check_late(struct primary *p, uint64_t now, struct ft_error *err)
 	limit += pages * APPLY_NS_PER_PAGE;
 	if (!since || now < since + limit)
 		return 0;
-	return err_set(err, -ETIMEDOUT, "the secondary is alive but did not %s an epoch within %llu ms (commit-timeout)", what,
+	return err_set(err, -ETIMEDOUT,
+		       "the secondary is alive but did not %s an epoch within %llu ms (commit-timeout)", what,
 		       (unsigned long long)(limit / NS_PER_MS));
 }
 
 static int silent(const struct primary *p, uint64_t ns, struct ft_error *err)
 {
-	return err_set(err, -ETIMEDOUT, "no word from the secondary for %llu ms (%u heartbeats of %u ms)", (unsigned long long)(ns / NS_PER_MS),
-		       p->heartbeat_misses, p->heartbeat_ms);
+	return err_set(err, -ETIMEDOUT, "no word from the secondary for %llu ms (%u heartbeats of %u ms)",
+		       (unsigned long long)(ns / NS_PER_MS), p->heartbeat_misses, p->heartbeat_ms);
 }
 
 /* A heartbeat that was left out is not missed: either something else is on its way, or the secondary does not read. */

@@ -43,12 +43,8 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 };
 
 static const char *const phases[PHASE_COUNT] = {
-	[PHASE_INTERVAL] = "interval",
-	[PHASE_CAPTURE] = "capture",
-	[PHASE_SHIP] = "ship",
-	[PHASE_ACK] = "ack",
-	[PHASE_APPLY] = "apply",
-	[PHASE_RECEIVE] = "receive",
+	[PHASE_INTERVAL] = "interval", [PHASE_CAPTURE] = "capture", [PHASE_SHIP] = "ship",
+	[PHASE_ACK] = "ack",           [PHASE_APPLY] = "apply",     [PHASE_RECEIVE] = "receive",
 };
 
 const char *ft_metric_name(enum ft_metric m)

@@ -119,9 +119,11 @@ static int parse_key(struct spec *s, const char *key, const char *text, char **e
 		uint64_t *value;
 		bool *given;
 	} keys[] = {
-		{ "seed", &s->seed, NULL },	    { "delay", &s->delay_ms, NULL }, { "slow", &s->slow, NULL },
-		{ "cut", &s->cut, &s->has_cut },    { "cutmsg", &s->cutmsg, NULL },  { "oneway", &s->oneway, &s->has_oneway },
-		{ "dup", &s->dup, NULL },	    { "corrupt", &s->corrupt, NULL }, { "reorder", &s->reorder, NULL },
+		{ "seed", &s->seed, NULL },       { "delay", &s->delay_ms, NULL },
+		{ "slow", &s->slow, NULL },       { "cut", &s->cut, &s->has_cut },
+		{ "cutmsg", &s->cutmsg, NULL },   { "oneway", &s->oneway, &s->has_oneway },
+		{ "dup", &s->dup, NULL },         { "corrupt", &s->corrupt, NULL },
+		{ "reorder", &s->reorder, NULL },
 	};
 
 	if (strcmp(key, "stall") == 0)
@@ -185,7 +187,8 @@ static int sleep_until(struct fault *f, uint64_t when, uint64_t deadline, struct
 		if (r != 0)
 			return f->spec.reorder && r == -ECANCELED ? 0 : r;
 		if (now_ns() >= deadline)
-			return err_set(err, -ETIMEDOUT, "%s %s: the fault wrapper holds it back", f->conn.name, f->conn.peer);
+			return err_set(err, -ETIMEDOUT, "%s %s: the fault wrapper holds it back", f->conn.name,
+				       f->conn.peer);
 		cond_wait_until(&f->cond, &f->lock, when < deadline ? when : deadline);
 	}
 	return 0;
@@ -255,7 +258,8 @@ static int cut(struct fault *f, const char *what, uint64_t n, struct ft_error *e
 
 /* -- passing on: the lane is busy with us, no lock -- */
 
-static int pass_in_part(struct fault *f, struct lane *l, const struct item *it, uint64_t len, uint64_t deadline, struct ft_error *err)
+static int pass_in_part(struct fault *f, struct lane *l, const struct item *it, uint64_t len, uint64_t deadline,
+			struct ft_error *err)
 {
 	struct iovec iov[TP_IOV_MAX];
 	uint64_t ticket;
@@ -314,8 +318,9 @@ static int pass_write(struct fault *f, struct lane *l, const struct item *it, ui
 	if (it->len >= room)
 		return pass_in_part(f, l, it, room, deadline, err);
 	if (!drop)
-		r = corrupt ? pass_corrupted(f, l, it, bit, deadline, err) :
-			      tp_write(f->inner, l->index, it->window, it->offset, it->iov, it->nr_iov, NULL, deadline, err);
+		r = corrupt ? pass_corrupted(f, l, it, bit, deadline, err)
+			    : tp_write(f->inner, l->index, it->window, it->offset, it->iov, it->nr_iov, NULL, deadline,
+				       err);
 	if (r != 0)
 		return inner_failed(f, r, err);
 	pthread_mutex_lock(&f->lock);
@@ -335,7 +340,8 @@ static int pass_message(struct fault *f, struct lane *l, const struct item *it, 
 	if (r == 0) {
 		drop = disappears(f);
 		cut_octets = f->spec.has_cut && f->octets + it->len >= f->spec.cut;
-		cut_message = f->spec.cutmsg && f->messages + 1 >= f->spec.cutmsg; /* two lanes may count at the same time */
+		cut_message =
+			f->spec.cutmsg && f->messages + 1 >= f->spec.cutmsg; /* two lanes may count at the same time */
 		twice = draw(f) % 100 < f->spec.dup;
 	}
 	pthread_mutex_unlock(&f->lock);
@@ -394,7 +400,8 @@ static bool may_queue(struct fault *f, const struct lane *l, bool message)
 	return !message || l->nr_messages == 0 || l->nr_messages < tp_credits(f->inner, l->index);
 }
 
-static int queue_put(struct fault *f, struct lane *l, struct item *it, uint64_t *ticket, uint64_t deadline, struct ft_error *err)
+static int queue_put(struct fault *f, struct lane *l, struct item *it, uint64_t *ticket, uint64_t deadline,
+		     struct ft_error *err)
 {
 	int r = 0;
 
@@ -402,7 +409,8 @@ static int queue_put(struct fault *f, struct lane *l, struct item *it, uint64_t 
 	while (r == 0 && !may_queue(f, l, it->message)) {
 		r = conn_fate_tx(&f->conn, err);
 		if (r == 0 && now_ns() >= deadline)
-			r = err_set(err, -ETIMEDOUT, "%s %s: the fault wrapper's queue is full", f->conn.name, f->conn.peer);
+			r = err_set(err, -ETIMEDOUT, "%s %s: the fault wrapper's queue is full", f->conn.name,
+				    f->conn.peer);
 		if (r == 0)
 			cond_wait_until(&f->cond, &f->lock, deadline);
 	}
@@ -419,7 +427,8 @@ static int queue_put(struct fault *f, struct lane *l, struct item *it, uint64_t 
 	return r;
 }
 
-static int queue(struct fault *f, struct lane *l, const struct item *from, uint64_t *ticket, uint64_t deadline, struct ft_error *err)
+static int queue(struct fault *f, struct lane *l, const struct item *from, uint64_t *ticket, uint64_t deadline,
+		 struct ft_error *err)
 {
 	struct item *it = FT_FAULT("fault/queue") ? NULL : malloc(sizeof(*it) + (from->message ? from->len : 0));
 	size_t at = 0;
@@ -520,8 +529,8 @@ static struct item item_of(bool message, const struct iovec *iov, unsigned nr_io
 	return it;
 }
 
-static int fault_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
-		       uint64_t *ticket, uint64_t deadline, struct ft_error *err)
+static int fault_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov,
+		       unsigned nr_iov, uint64_t *ticket, uint64_t deadline, struct ft_error *err)
 {
 	struct item it = item_of(false, iov, nr_iov);
 	struct fault *f = of(c);
@@ -579,7 +588,9 @@ static uint64_t fault_completed(struct tp_conn *c, uint32_t lane)
 /* With the lock held: until the pump has done it. */
 static int await_pump(struct fault *f, struct lane *l, uint64_t ticket, uint64_t deadline, struct ft_error *err)
 {
-	int r = ticket > l->posted ? err_set(err, -EINVAL, "ticket %llu of %llu", (unsigned long long)ticket, (unsigned long long)l->posted) : 0;
+	int r = ticket > l->posted ? err_set(err, -EINVAL, "ticket %llu of %llu", (unsigned long long)ticket,
+					     (unsigned long long)l->posted)
+				   : 0;
 
 	while (r == 0 && l->done < ticket) {
 		r = conn_fate_tx(&f->conn, err);
@@ -593,7 +604,8 @@ static int await_pump(struct fault *f, struct lane *l, uint64_t ticket, uint64_t
 	return r;
 }
 
-static int fault_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_t deadline, struct ft_error *err)
+static int fault_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_t deadline,
+				struct ft_error *err)
 {
 	struct fault *f = of(c);
 	struct lane *l = &f->lane[lane];
@@ -676,7 +688,8 @@ static int recv_inner(struct fault *f, void *buf, uint32_t *lane, size_t *len, u
 	return r;
 }
 
-static int fault_recv(struct tp_conn *c, void *buf, uint32_t *lane, size_t *len, uint64_t deadline, struct ft_error *err)
+static int fault_recv(struct tp_conn *c, void *buf, uint32_t *lane, size_t *len, uint64_t deadline,
+		      struct ft_error *err)
 {
 	struct fault *f = of(c);
 	int r;
@@ -813,7 +826,8 @@ static int start_pumps(struct fault *f)
 }
 
 /* wrap - takes @inner over in any case. */
-static int wrap(struct tp_conn **out, struct tp_conn *inner, const struct spec *spec, uint64_t seed, struct ft_error *err)
+static int wrap(struct tp_conn **out, struct tp_conn *inner, const struct spec *spec, uint64_t seed,
+		struct ft_error *err)
 {
 	struct fault *f = FT_FAULT("fault/create") ? NULL : calloc(1, sizeof(*f));
 	char name[TP_NAME_MAX];
@@ -872,7 +886,8 @@ struct fault_listener {
 	uint64_t accepted;
 };
 
-static int fault_accept(struct tp_listener *base, struct tp_conn **out, uint64_t deadline, int cancel_fd, struct ft_error *err)
+static int fault_accept(struct tp_listener *base, struct tp_conn **out, uint64_t deadline, int cancel_fd,
+			struct ft_error *err)
 {
 	struct fault_listener *l = (struct fault_listener *)base;
 	struct tp_conn *inner;

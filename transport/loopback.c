@@ -47,9 +47,9 @@ struct loopback {
 	struct tp_conn conn;
 	struct pair *pair;
 	struct loopback *other;
-	int news_fd;		     /* what tp_poll_fd() gives: readable while there is something in a queue, or an end to tell */
-	bool closed, severed;	     /* tp_close() was called here; cut by sever() */
-	uint32_t next;		     /* lane to look at first */
+	int news_fd; /* what tp_poll_fd() gives: readable while there is something in a queue, or an end to tell */
+	bool closed, severed;         /* tp_close() was called here; cut by sever() */
+	uint32_t next;                /* lane to look at first */
 	struct lane in[TP_LANES_MAX]; /* what the other side sent */
 	struct tp_stats stats;
 };
@@ -208,7 +208,8 @@ static uint64_t loopback_completed(struct tp_conn *c, uint32_t lane)
 	return ticket;
 }
 
-static int loopback_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_t deadline, struct ft_error *err)
+static int loopback_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_t deadline,
+				   struct ft_error *err)
 {
 	struct loopback *s = of(c);
 	struct lane *q = &s->other->in[lane];
@@ -216,7 +217,8 @@ static int loopback_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ti
 
 	pthread_mutex_lock(&s->pair->lock);
 	if (ticket > q->posted)
-		r = err_set(err, -EINVAL, "ticket %llu of %llu", (unsigned long long)ticket, (unsigned long long)q->posted);
+		r = err_set(err, -EINVAL, "ticket %llu of %llu", (unsigned long long)ticket,
+			    (unsigned long long)q->posted);
 	while (r == 0 && q->completed < ticket) {
 		r = look_tx(s, err);
 		if (r == 0)
@@ -287,9 +289,10 @@ static int place(struct loopback *s, uint32_t lane, const struct item *it, struc
 	pthread_mutex_unlock(&w->lock);
 	if (at)
 		return 0;
-	return err_set(why, -EPROTO,
-		       "lane %u: the peer broke the protocol: write of %zu octets at %llu of window %u, not open or too small", lane, it->len,
-		       (unsigned long long)it->offset, it->window);
+	return err_set(
+		why, -EPROTO,
+		"lane %u: the peer broke the protocol: write of %zu octets at %llu of window %u, not open or too small",
+		lane, it->len, (unsigned long long)it->offset, it->window);
 }
 
 /* take_lane - writes up to the next message.  1: a message was handed out; 0: the queue is empty. */
@@ -332,8 +335,8 @@ static int take_any(struct loopback *s, void *buf, uint32_t *lane, size_t *len, 
 }
 
 /* With the lock held; a break is told to all after it was given back (it calls wake, which takes it). */
-static int recv_locked(struct loopback *s, void *buf, uint32_t *lane, size_t *len, uint64_t deadline, struct ft_error *why,
-		       struct ft_error *err)
+static int recv_locked(struct loopback *s, void *buf, uint32_t *lane, size_t *len, uint64_t deadline,
+		       struct ft_error *why, struct ft_error *err)
 {
 	for (;;) {
 		int r = conn_fate_rx(&s->conn, err);
@@ -356,7 +359,8 @@ static int recv_locked(struct loopback *s, void *buf, uint32_t *lane, size_t *le
 	}
 }
 
-static int loopback_recv(struct tp_conn *c, void *buf, uint32_t *lane, size_t *len, uint64_t deadline, struct ft_error *err)
+static int loopback_recv(struct tp_conn *c, void *buf, uint32_t *lane, size_t *len, uint64_t deadline,
+			 struct ft_error *err)
 {
 	struct ft_error why = { .code = 0 };
 	struct loopback *s = of(c);
@@ -485,7 +489,7 @@ static const struct tp_conn_ops ops = {
 struct request {
 	struct request *next;
 	struct tp_params params;
-	int answer_fd;	      /* readable when it is answered */
+	int answer_fd;        /* readable when it is answered */
 	struct tp_conn *conn; /* the answer; NULL: the listener is gone */
 };
 
@@ -575,10 +579,12 @@ static int await_answer(const char *name, struct request *req, struct tp_conn **
 	return *out ? 0 : err_set(err, -ECONNRESET, "loopback:%s: the listener was closed", name);
 }
 
-int loopback_connect(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
-		     struct ft_error *err)
+int loopback_connect(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline,
+		     int cancel_fd, struct ft_error *err)
 {
-	struct request req = { .params = *p, .answer_fd = FT_FAULT("loopback/connect") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
+	struct request req = { .params = *p,
+			       .answer_fd = FT_FAULT("loopback/connect") ? faultpoint_errno(EMFILE)
+									 : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK) };
 	struct loopback_listener *l;
 	int r;
 
@@ -630,7 +636,8 @@ static int answer(struct loopback_listener *l, struct tp_conn **out, struct ft_e
 	return r;
 }
 
-static int loopback_accept(struct tp_listener *base, struct tp_conn **out, uint64_t deadline, int cancel_fd, struct ft_error *err)
+static int loopback_accept(struct tp_listener *base, struct tp_conn **out, uint64_t deadline, int cancel_fd,
+			   struct ft_error *err)
 {
 	struct loopback_listener *l = (struct loopback_listener *)base;
 
@@ -641,7 +648,8 @@ static int loopback_accept(struct tp_listener *base, struct tp_conn **out, uint6
 			return r;
 		r = wait_fd(l->news_fd, POLLIN, cancel_fd, deadline);
 		if (r != 0)
-			return err_set(err, r, "%s: %s", base->address, r == -ECANCELED ? "cancelled" : "nobody connected");
+			return err_set(err, r, "%s: %s", base->address,
+				       r == -ECANCELED ? "cancelled" : "nobody connected");
 	}
 }
 
@@ -673,7 +681,8 @@ int loopback_listen(struct tp_listener **out, const char *rest, const struct tp_
 		return err_set(err, -ENOMEM, "no memory");
 	l->base.ops = &listener_ops;
 	l->base.params = *p;
-	l->news_fd = FT_FAULT("loopback/listen-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	l->news_fd =
+		FT_FAULT("loopback/listen-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	strncpy(l->name, rest, sizeof(l->name) - 1);
 	snprintf(l->base.address, sizeof(l->base.address), "loopback:%s", l->name);
 	pthread_mutex_lock(&registry_lock);

@@ -38,13 +38,15 @@
 #include "faultpoint.h"
 #include "thread.h"
 
-#define PARTS_MAX (TCP_EXTENTS_MAX - 1 + TP_IOV_MAX) /* a batch with 256 parts is full, the last write may bring 64 to 255 */
+#define PARTS_MAX                                                                                                      \
+	(TCP_EXTENTS_MAX - 1 + TP_IOV_MAX)     /* a batch with 256 parts is full, the last write may bring 64 to 255 */
 #define TRAIN_MAX (3 + PARTS_MAX + TP_IOV_MAX) /* credit, batch head, message head, and their parts */
 #define AHEAD_MAX (sizeof(struct tcp_frame) + TCP_EXTENTS_MAX * sizeof(struct tcp_extent))
 #define READ_BUDGET (1u << 20) /* octets from one lane before the next one has its turn */
-#define EV_HALT UINT32_MAX	 /* marks in the epoll set; others are lanes */
+#define EV_HALT UINT32_MAX     /* marks in the epoll set; others are lanes */
 #define EV_READY (UINT32_MAX - 1)
-#define LINGER_BYTES (16u << 20)   /* unread octets that are thrown away at close, so that no reset overtakes our last words */
+#define LINGER_BYTES                                                                                                   \
+	(16u << 20) /* unread octets that are thrown away at close, so that no reset overtakes our last words */
 
 /* A lock whose waiters have a deadline and can be cancelled: 0 free, 1 taken, 2 taken and somebody may wait. */
 struct turn {
@@ -65,7 +67,7 @@ struct lane {
 	uint32_t index;
 
 	struct turn sending; /* one tp_send() at a time; outside of tx */
-	struct turn tx;	     /* guards this group */
+	struct turn tx;      /* guards this group */
 	struct {
 		struct tcp_frame frame;
 		struct tcp_extent extent[TCP_EXTENTS_MAX];
@@ -75,18 +77,18 @@ struct lane {
 	struct iovec part[PARTS_MAX];
 	struct iovec train[TRAIN_MAX];
 	unsigned train_at, nr_train, train_message; /* train_message: index of the message's head */
-	uint64_t train_ticket;			    /* completed with the train */
+	uint64_t train_ticket;                      /* completed with the train */
 	bool train_batch, train_credit, torn, watched;
 	uint64_t seen_posted; /* at the last tp_completed() */
 	struct tcp_frame credit_frame, message_frame;
 	uint64_t posted;
 
 	_Atomic uint64_t completed;
-	_Atomic uint64_t taken;	   /* credits used: number of the last message; written under the sending turn */
+	_Atomic uint64_t taken;    /* credits used: number of the last message; written under the sending turn */
 	_Atomic uint64_t returned; /* messages that the peer has consumed; reader */
 	_Atomic uint64_t consumed; /* messages handed out here; tp_recv */
-	_Atomic uint64_t told;	   /* the last credit sent; written under the tx turn */
-	_Atomic bool waiting;	   /* tp_send waits on credit_fd */
+	_Atomic uint64_t told;     /* the last credit sent; written under the tx turn */
+	_Atomic bool waiting;      /* tp_send waits on credit_fd */
 	int credit_fd;
 
 	/* guarded by rx_lock */
@@ -280,7 +282,8 @@ static int train_push(struct tcp *s, struct lane *l, struct ft_error *err)
 
 	while (l->train_at < l->nr_train) {
 		struct msghdr m = { .msg_iov = l->train + l->train_at, .msg_iovlen = l->nr_train - l->train_at };
-		ssize_t n = FT_FAULT("tcp/send") ? faultpoint_errno(EPIPE) : sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+		ssize_t n = FT_FAULT("tcp/send") ? faultpoint_errno(EPIPE)
+						 : sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
 
 		if (n >= 0) {
 			add(&s->bytes_sent, (uint64_t)n);
@@ -303,7 +306,8 @@ static int train_push(struct tcp *s, struct lane *l, struct ft_error *err)
  * closes, so its process is gone or has closed, and perhaps with so much unread that no room will ever be. */
 static int await_room(struct tcp *s, struct lane *l, uint64_t deadline, struct ft_error *err)
 {
-	struct pollfd p[2] = { { .fd = l->fd, .events = POLLOUT | POLLRDHUP }, { .fd = s->halt_tx_fd, .events = POLLIN } };
+	struct pollfd p[2] = { { .fd = l->fd, .events = POLLOUT | POLLRDHUP },
+			       { .fd = s->halt_tx_fd, .events = POLLIN } };
 	struct ft_error why;
 	int n = poll(p, 2, deadline_poll_ms(deadline));
 
@@ -406,8 +410,8 @@ static bool batch_full(const struct lane *l)
 	return l->nr_extents == TCP_EXTENTS_MAX || l->nr_parts >= TCP_EXTENTS_MAX || l->batch_bytes >= TCP_BATCH_BYTES;
 }
 
-static int tcp_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
-		     uint64_t *ticket, uint64_t deadline, struct ft_error *err)
+static int tcp_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov,
+		     unsigned nr_iov, uint64_t *ticket, uint64_t deadline, struct ft_error *err)
 {
 	struct tcp *s = of(c);
 	struct lane *l = &s->lane[lane];
@@ -451,7 +455,8 @@ static uint64_t tcp_completed(struct tp_conn *c, uint32_t lane)
 	return atomic_load_explicit(&l->completed, memory_order_acquire);
 }
 
-static int tcp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_t deadline, struct ft_error *err)
+static int tcp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_t deadline,
+			      struct ft_error *err)
 {
 	struct tcp *s = of(c);
 	struct lane *l = &s->lane[lane];
@@ -463,7 +468,8 @@ static int tcp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket,
 	if (r != 0)
 		return r;
 	if (ticket > l->posted)
-		r = err_set(err, -EINVAL, "ticket %llu of %llu", (unsigned long long)ticket, (unsigned long long)l->posted);
+		r = err_set(err, -EINVAL, "ticket %llu of %llu", (unsigned long long)ticket,
+			    (unsigned long long)l->posted);
 	if (r == 0)
 		r = train_finish(s, l, deadline, err);
 	if (r == 0 && ticket > atomic_load(&l->completed)) {
@@ -521,7 +527,8 @@ static int take_credit(struct tcp *s, struct lane *l, uint64_t deadline, struct 
 	int r = 0;
 
 	while (tcp_credits(&s->conn, l->index) == 0) {
-		struct pollfd p[3] = { { .fd = l->credit_fd, .events = POLLIN }, { .fd = s->halt_tx_fd, .events = POLLIN } };
+		struct pollfd p[3] = { { .fd = l->credit_fd, .events = POLLIN },
+				       { .fd = s->halt_tx_fd, .events = POLLIN } };
 
 		atomic_store(&l->waiting, true); /* before trylock: see the end of tcp_recv() */
 		p[2] = (struct pollfd){ .fd = read_for_credit(s, l) ? l->fd : -1, .events = POLLIN };
@@ -558,7 +565,8 @@ static int unsend(struct tcp *s, struct lane *l, int r, struct ft_error *err)
 	l->torn = true;
 	if (r != -ETIMEDOUT)
 		return r;
-	err_set(&why, -EPIPE, "lane %u: no time was left in the middle of a message, the connection is broken", l->index);
+	err_set(&why, -EPIPE, "lane %u: no time was left in the middle of a message, the connection is broken",
+		l->index);
 	return conn_break(&s->conn, &why, err);
 }
 
@@ -746,9 +754,10 @@ static int where(struct tcp *s, const struct lane *l, unsigned i, void **at, str
 	*at = windows_at(s->conn.windows, x->window, x->offset, x->len);
 	if (*at)
 		return 0;
-	return err_set(why, -EPROTO,
-		       "lane %u: the peer broke the protocol: write of %u octets at %llu of window %u, not open or too small", l->index,
-		       x->len, (unsigned long long)x->offset, x->window);
+	return err_set(
+		why, -EPROTO,
+		"lane %u: the peer broke the protocol: write of %u octets at %llu of window %u, not open or too small",
+		l->index, x->len, (unsigned long long)x->offset, x->window);
 }
 
 static void payload_advance(struct lane *l, uint64_t n)
@@ -914,8 +923,8 @@ static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error 
 	if (r != 0)
 		return err_sys(why, r, "lane %u: cannot receive", l->index);
 	if (n == 0)
-		return err_set(why, -ECONNRESET, "lane %u: the peer is gone, it ended the stream without a close%s", l->index,
-			       l->phase == RX_FRAME && l->ahead_end == 0 ? "" : ", in the middle of a frame");
+		return err_set(why, -ECONNRESET, "lane %u: the peer is gone, it ended the stream without a close%s",
+			       l->index, l->phase == RX_FRAME && l->ahead_end == 0 ? "" : ", in the middle of a frame");
 	for (unsigned i = 0; i < nr; i++)
 		wanted += iov[i].iov_len;
 	*empty = (size_t)n < wanted;
@@ -992,8 +1001,9 @@ static int gather_events(struct tcp *s, uint64_t deadline, struct ft_error *err)
 			lane_push_credit(s, &s->lane[i]);
 	}
 	show_news(s); /* else the level would end our own wait */
-	n = FT_FAULT("tcp/epoll-wait") ? faultpoint_errno(EINVAL)
-				       : epoll_wait(s->epoll_fd, ev, TP_LANES_MAX + 2, has_news(s) ? 0 : deadline_poll_ms(deadline));
+	n = FT_FAULT("tcp/epoll-wait")
+		    ? faultpoint_errno(EINVAL)
+		    : epoll_wait(s->epoll_fd, ev, TP_LANES_MAX + 2, has_news(s) ? 0 : deadline_poll_ms(deadline));
 	if (n < 0)
 		return errno == EINTR ? 0 : err_sys(err, -errno, "epoll_wait");
 	for (int i = 0; i < n; i++) {
@@ -1218,11 +1228,13 @@ static int lane_init(struct tcp *s, struct lane *l)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.u32 = l->index };
 
-	l->credit_fd = FT_FAULT("tcp/credit-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	l->credit_fd =
+		FT_FAULT("tcp/credit-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	l->message = FT_FAULT("tcp/message") ? NULL : malloc(TP_MESSAGE_MAX);
 	if (!l->message)
 		return -ENOMEM;
-	if (l->credit_fd < 0 || (FT_FAULT("tcp/lane-epoll") && faultpoint_errno(ENOSPC)) || epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) != 0)
+	if (l->credit_fd < 0 || (FT_FAULT("tcp/lane-epoll") && faultpoint_errno(ENOSPC)) ||
+	    epoll_ctl(s->epoll_fd, EPOLL_CTL_ADD, l->fd, &ev) != 0)
 		return -errno;
 	return 0;
 }
@@ -1239,7 +1251,8 @@ static int open_fds(struct tcp *s)
 	int r;
 
 	s->epoll_fd = FT_FAULT("tcp/epoll") ? faultpoint_errno(EMFILE) : epoll_create1(EPOLL_CLOEXEC);
-	s->halt_tx_fd = FT_FAULT("tcp/halt-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->halt_tx_fd =
+		FT_FAULT("tcp/halt-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->halt_rx_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->ready_fd = FT_FAULT("tcp/ready-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (s->epoll_fd < 0 || s->halt_tx_fd < 0 || s->halt_rx_fd < 0 || s->ready_fd < 0)
@@ -1248,7 +1261,8 @@ static int open_fds(struct tcp *s)
 	return r != 0 ? r : watch_event(s, s->ready_fd, EV_READY);
 }
 
-int tcp_conn_create(struct tp_conn **out, const int *fds, const struct tcp_limits *limits, const char *peer, struct ft_error *err)
+int tcp_conn_create(struct tp_conn **out, const int *fds, const struct tcp_limits *limits, const char *peer,
+		    struct ft_error *err)
 {
 	struct tcp *s = FT_FAULT("tcp/create") ? NULL : calloc(1, sizeof(*s) + limits->lanes * sizeof(s->lane[0]));
 	int r;

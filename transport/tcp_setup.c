@@ -78,7 +78,8 @@ struct lookup {
 	struct host_port name;
 	_Atomic int refs;
 	int done_fd;
-	_Atomic bool done; /* release and acquire: the answer is complete.  done_fd only wakes, poll() orders no memory */
+	_Atomic bool
+		done; /* release and acquire: the answer is complete.  done_fd only wakes, poll() orders no memory */
 	int gai, gai_errno;
 	struct addrinfo *list;
 };
@@ -98,8 +99,9 @@ static void ask(struct lookup *q, int flags)
 {
 	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV };
 
-	q->gai = FT_FAULT("tcp/resolve") ? EAI_MEMORY
-					 : getaddrinfo(q->name.host[0] ? q->name.host : NULL, q->name.port, &hints, &q->list);
+	q->gai = FT_FAULT("tcp/resolve")
+			 ? EAI_MEMORY
+			 : getaddrinfo(q->name.host[0] ? q->name.host : NULL, q->name.port, &hints, &q->list);
 	q->gai_errno = errno;
 }
 
@@ -132,8 +134,9 @@ static int ask_aside(struct lookup *q, uint64_t deadline, int cancel_fd, struct 
 	r = wait_fd(q->done_fd, POLLIN, cancel_fd, deadline);
 	if (r == 0 && !atomic_load_explicit(&q->done, memory_order_acquire))
 		r = -EIO; /* cannot be: it was raised behind the store */
-	return r == 0 ? 0 : err_set(err, r, "%s: the look-up of the name %s", q->name.host,
-				    r == -ECANCELED ? "was cancelled" : "takes too long");
+	return r == 0 ? 0
+		      : err_set(err, r, "%s: the look-up of the name %s", q->name.host,
+				r == -ECANCELED ? "was cancelled" : "takes too long");
 }
 
 /* resolve - *@list is freed with freeaddrinfo(). */
@@ -194,8 +197,8 @@ static void tune(int fd, uint32_t keepalive_ms)
 	set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, (idle_s + probes * interval_s) * 1000);
 }
 
-static void preamble_fill(struct tcp_preamble *p, uint32_t lane, uint32_t lanes, enum tcp_status status, const uint8_t *token,
-			  uint32_t credits)
+static void preamble_fill(struct tcp_preamble *p, uint32_t lane, uint32_t lanes, enum tcp_status status,
+			  const uint8_t *token, uint32_t credits)
 {
 	memset(p, 0, sizeof(*p));
 	p->magic = to_be64(TCP_MAGIC);
@@ -210,7 +213,8 @@ static void preamble_fill(struct tcp_preamble *p, uint32_t lane, uint32_t lanes,
 /* 40 octets into the empty buffer of a new socket: all of them, or it is broken. */
 static int preamble_send(int fd, const struct tcp_preamble *p)
 {
-	ssize_t n = FT_FAULT("tcp/preamble") ? faultpoint_errno(EPIPE) : send(fd, p, sizeof(*p), MSG_NOSIGNAL | MSG_DONTWAIT);
+	ssize_t n = FT_FAULT("tcp/preamble") ? faultpoint_errno(EPIPE)
+					     : send(fd, p, sizeof(*p), MSG_NOSIGNAL | MSG_DONTWAIT);
 
 	return n == (ssize_t)sizeof(*p) ? 0 : n < 0 ? -errno : -EPIPE;
 }
@@ -225,9 +229,11 @@ struct attempt {
 	char peer[TP_PEER_MAX];
 };
 
-static int connect_lane(int *out, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline, int cancel_fd)
+static int connect_lane(int *out, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline,
+			int cancel_fd)
 {
-	int fd = FT_FAULT("tcp/socket") ? faultpoint_errno(EMFILE) : socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+	int fd = FT_FAULT("tcp/socket") ? faultpoint_errno(EMFILE)
+					: socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	int r = 0;
 	socklen_t len = sizeof(r);
 
@@ -252,12 +258,12 @@ static int check_answer(struct attempt *a, uint32_t lane, const struct tcp_pream
 	if (from_be64(p->magic) != TCP_MAGIC)
 		return err_set(err, -EPROTO, "what answers there is not ft");
 	if (from_be16(p->status) == TCP_REFUSE_VERSION || from_be16(p->version) != TCP_VERSION)
-		return err_set(err, -EPROTONOSUPPORT, "the peer speaks version %u of the transport, we speak %u", from_be16(p->version),
-			       TCP_VERSION);
+		return err_set(err, -EPROTONOSUPPORT, "the peer speaks version %u of the transport, we speak %u",
+			       from_be16(p->version), TCP_VERSION);
 	if (from_be16(p->status) != TCP_OK)
 		return err_set(err, -EPROTO, "the peer refuses the connection, status %u", from_be16(p->status));
-	if (from_be16(p->lane) != lane || memcmp(p->token, a->token, sizeof(a->token)) != 0 || lanes < 2 || lanes > a->lanes ||
-	    credits == 0 || credits > TP_CREDITS_MAX || from_be32(p->reserved) != 0)
+	if (from_be16(p->lane) != lane || memcmp(p->token, a->token, sizeof(a->token)) != 0 || lanes < 2 ||
+	    lanes > a->lanes || credits == 0 || credits > TP_CREDITS_MAX || from_be32(p->reserved) != 0)
 		return err_set(err, -EPROTO, "the answer to the preamble of lane %u is not in order", lane);
 	if (lane > 0 && (lanes != a->limits.lanes || credits != a->limits.credits_peers))
 		return err_set(err, -EPROTO, "the answers of lane 0 and lane %u differ", lane);
@@ -272,7 +278,9 @@ static int await_answer(struct attempt *a, uint32_t lane, uint64_t deadline, int
 	size_t got = 0;
 
 	while (got < sizeof(p)) {
-		ssize_t n = FT_FAULT("tcp/answer") ? faultpoint_errno(ECONNRESET) : recv(a->fd[lane], (uint8_t *)&p + got, sizeof(p) - got, MSG_DONTWAIT);
+		ssize_t n = FT_FAULT("tcp/answer")
+				    ? faultpoint_errno(ECONNRESET)
+				    : recv(a->fd[lane], (uint8_t *)&p + got, sizeof(p) - got, MSG_DONTWAIT);
 		int r;
 
 		if (n > 0) {
@@ -292,8 +300,8 @@ static int await_answer(struct attempt *a, uint32_t lane, uint64_t deadline, int
 	return check_answer(a, lane, &p, err);
 }
 
-static int open_lanes(struct attempt *a, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline, int cancel_fd,
-		      struct ft_error *err)
+static int open_lanes(struct attempt *a, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline,
+		      int cancel_fd, struct ft_error *err)
 {
 	struct tcp_preamble pre;
 	int r = 0;
@@ -322,8 +330,8 @@ static void close_from(int *fd, uint32_t first, uint32_t end)
 	}
 }
 
-static int try_address(struct tp_conn **out, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline, int cancel_fd,
-		       struct ft_error *err)
+static int try_address(struct tp_conn **out, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline,
+		       int cancel_fd, struct ft_error *err)
 {
 	struct attempt a = { .lanes = p->lanes, .limits = { .credits_ours = p->credits } };
 	int r;
@@ -404,7 +412,7 @@ struct tcp_listener {
 static int bind_one(int *out, const struct addrinfo *ai)
 {
 	int fd = FT_FAULT("tcp/listen-socket") ? faultpoint_errno(EMFILE)
-					   : socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+					       : socket(ai->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 	int r;
 
 	if (fd < 0)
@@ -412,7 +420,8 @@ static int bind_one(int *out, const struct addrinfo *ai)
 	set_int(fd, SOL_SOCKET, SO_REUSEADDR, 1);
 	if (ai->ai_family == AF_INET6)
 		set_int(fd, IPPROTO_IPV6, IPV6_V6ONLY, 0);
-	if (!(FT_FAULT("tcp/bind") && faultpoint_errno(EADDRINUSE)) && bind(fd, ai->ai_addr, ai->ai_addrlen) == 0 && listen(fd, HALF_OPEN_MAX) == 0) {
+	if (!(FT_FAULT("tcp/bind") && faultpoint_errno(EADDRINUSE)) && bind(fd, ai->ai_addr, ai->ai_addrlen) == 0 &&
+	    listen(fd, HALF_OPEN_MAX) == 0) {
 		*out = fd;
 		return 0;
 	}
@@ -534,7 +543,9 @@ static int take_new(struct tcp_listener *l, struct ft_error *err)
 	for (unsigned i = 0; i < HALF_OPEN_MAX; i++) {
 		struct sockaddr_storage sa;
 		socklen_t len = sizeof(sa);
-		int fd = FT_FAULT("tcp/accept") ? faultpoint_errno(EMFILE) : accept4(l->fd, (struct sockaddr *)&sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+		int fd = FT_FAULT("tcp/accept")
+				 ? faultpoint_errno(EMFILE)
+				 : accept4(l->fd, (struct sockaddr *)&sa, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 		if (fd < 0 && (errno == EMFILE || errno == ENFILE) && l->first) {
 			half_drop(l, l->first, "no file descriptors are left");
@@ -570,16 +581,19 @@ static const char *check_preamble(struct tcp_listener *l, struct half *h)
 	if (from_be64(h->pre.magic) != TCP_MAGIC)
 		return "the preamble is not ours";
 	if (from_be16(h->pre.version) != TCP_VERSION) {
-		preamble_fill(&answer, from_be16(h->pre.lane), lanes, TCP_REFUSE_VERSION, h->pre.token, l->base.params.credits);
+		preamble_fill(&answer, from_be16(h->pre.lane), lanes, TCP_REFUSE_VERSION, h->pre.token,
+			      l->base.params.credits);
 		preamble_send(h->fd, &answer);
 		return "another version";
 	}
 	if (lanes < 2 || lanes > TP_LANES_MAX || from_be16(h->pre.lane) >= lanes) {
-		preamble_fill(&answer, from_be16(h->pre.lane), TP_LANES_MAX, TCP_REFUSE_LANES, h->pre.token, l->base.params.credits);
+		preamble_fill(&answer, from_be16(h->pre.lane), TP_LANES_MAX, TCP_REFUSE_LANES, h->pre.token,
+			      l->base.params.credits);
 		preamble_send(h->fd, &answer);
 		return "lane or number of lanes out of range";
 	}
-	if (credits == 0 || credits > TP_CREDITS_MAX || from_be16(h->pre.status) != 0 || from_be32(h->pre.reserved) != 0)
+	if (credits == 0 || credits > TP_CREDITS_MAX || from_be16(h->pre.status) != 0 ||
+	    from_be32(h->pre.reserved) != 0)
 		return "credits, status or reserved field out of range";
 	return same_lane(l, h) ? "its lane is there already" : NULL;
 }
@@ -595,7 +609,9 @@ static bool half_read(struct tcp_listener *l, struct half *h)
 		half_drop(l, h, "it left");
 		return false;
 	}
-	n = FT_FAULT("tcp/half-receive") ? faultpoint_errno(ECONNRESET) : recv(h->fd, (uint8_t *)&h->pre + h->got, sizeof(h->pre) - h->got, MSG_DONTWAIT);
+	n = FT_FAULT("tcp/half-receive")
+		    ? faultpoint_errno(ECONNRESET)
+		    : recv(h->fd, (uint8_t *)&h->pre + h->got, sizeof(h->pre) - h->got, MSG_DONTWAIT);
 	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
 		half_drop(l, h, "it left");
 		return false;
@@ -628,7 +644,8 @@ static bool collect(struct tcp_listener *l, const struct half *h, struct half *s
 	uint32_t lanes = from_be16(h->pre.lanes), found = 0;
 
 	for (struct half *o = l->first; o; o = o->next) {
-		if (o->got == sizeof(o->pre) && o->pre.lanes.be == h->pre.lanes.be && o->pre.credits.be == h->pre.credits.be &&
+		if (o->got == sizeof(o->pre) && o->pre.lanes.be == h->pre.lanes.be &&
+		    o->pre.credits.be == h->pre.credits.be &&
 		    memcmp(o->pre.token, h->pre.token, sizeof(o->pre.token)) == 0) {
 			set[from_be16(o->pre.lane)] = o;
 			found++;
@@ -700,7 +717,8 @@ static int look_around(struct tcp_listener *l, struct tp_conn **out, struct ft_e
 	return r;
 }
 
-static int tcp_accept(struct tp_listener *base, struct tp_conn **out, uint64_t deadline, int cancel_fd, struct ft_error *err)
+static int tcp_accept(struct tp_listener *base, struct tp_conn **out, uint64_t deadline, int cancel_fd,
+		      struct ft_error *err)
 {
 	struct tcp_listener *l = (struct tcp_listener *)base;
 

@@ -239,8 +239,8 @@ static int check_parts(struct tp_conn *c, uint32_t lane, const struct iovec *iov
 	return 0;
 }
 
-int tp_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
-	     uint64_t *ticket, uint64_t deadline, struct ft_error *err)
+int tp_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov,
+	     unsigned nr_iov, uint64_t *ticket, uint64_t deadline, struct ft_error *err)
 {
 	uint64_t total, number = 0;
 	int r;
@@ -288,7 +288,8 @@ int tp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_
 	return r;
 }
 
-int tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned nr_iov, uint64_t deadline, struct ft_error *err)
+int tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned nr_iov, uint64_t deadline,
+	    struct ft_error *err)
 {
 	uint64_t total;
 	int r;
@@ -314,7 +315,8 @@ uint32_t tp_credits(struct tp_conn *c, uint32_t lane)
 	return n;
 }
 
-int tp_recv(struct tp_conn *c, void *buf, size_t cap, uint32_t *lane, size_t *len, uint64_t deadline, struct ft_error *err)
+int tp_recv(struct tp_conn *c, void *buf, size_t cap, uint32_t *lane, size_t *len, uint64_t deadline,
+	    struct ft_error *err)
 {
 	uint32_t from = 0;
 	size_t n = 0;

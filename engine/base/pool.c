@@ -85,8 +85,9 @@ static void discharge(struct pool *p, uint64_t len)
 static uint8_t *map_aligned(size_t len, size_t align)
 {
 	size_t all = len + (align > PAGE ? align : 0), head;
-	uint8_t *mem = FT_FAULT("pool/map") ? faultpoint_map(ENOMEM)
-					    : mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	uint8_t *mem = FT_FAULT("pool/map")
+			       ? faultpoint_map(ENOMEM)
+			       : mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
 	if (mem == MAP_FAILED)
 		return NULL;
@@ -203,7 +204,9 @@ static int create_arena(struct pool *p)
 {
 	struct arena_config config = { .hooks = &p->hooks, .metadata_use_hooks = false };
 	size_t len = sizeof(p->arena);
-	int r = FT_FAULT("pool/arena") ? ENOMEM : ftje_mallctl("experimental.arenas_create_ext", &p->arena, &len, &config, sizeof(config));
+	int r = FT_FAULT("pool/arena")
+			? ENOMEM
+			: ftje_mallctl("experimental.arenas_create_ext", &p->arena, &len, &config, sizeof(config));
 
 	if (r)
 		return -r;

@@ -285,7 +285,8 @@ static struct row measure(const char *name, unsigned nr_pings, size_t run)
 	qsort(p, reps, sizeof(p[0]), compare);
 	qsort(o, reps, sizeof(o[0]), compare);
 	qsort(q, reps, sizeof(q[0]), compare);
-	return (struct row){ name, nr_pings ? "us" : "GB/s", p[reps / 2], o[reps / 2], q[reps / 2], q[reps / 4], q[reps - 1 - reps / 4] };
+	return (struct row){ name,        nr_pings ? "us" : "GB/s", p[reps / 2], o[reps / 2], q[reps / 2],
+			     q[reps / 4], q[reps - 1 - reps / 4] };
 }
 
 static void print(const struct row *r, unsigned nr, bool json)
@@ -296,11 +297,14 @@ static void print(const struct row *r, unsigned nr, bool json)
 		printf("%-26s %6s %8s %8s   %s\n", "tcp, one lane", "", "plain", "ours", "ratio (quartiles)");
 	for (unsigned i = 0; i < nr; i++) {
 		if (json)
-			printf("%s\n  {\"name\": \"%s\", \"unit\": \"%s\", \"plain\": %.3f, \"ours\": %.3f, \"ratio\": %.3f, \"ratio_q1\": %.3f, "
-			       "\"ratio_q3\": %.3f}", i ? "," : "", r[i].name, r[i].unit, r[i].plain, r[i].ours, r[i].ratio, r[i].low, r[i].high);
-		else
-			printf("%-26s %6s %8.2f %8.2f   %.2f (%.2f to %.2f)\n", r[i].name, r[i].unit, r[i].plain, r[i].ours, r[i].ratio, r[i].low,
+			printf("%s\n  {\"name\": \"%s\", \"unit\": \"%s\", \"plain\": %.3f, \"ours\": %.3f, \"ratio\": "
+			       "%.3f, \"ratio_q1\": %.3f, "
+			       "\"ratio_q3\": %.3f}",
+			       i ? "," : "", r[i].name, r[i].unit, r[i].plain, r[i].ours, r[i].ratio, r[i].low,
 			       r[i].high);
+		else
+			printf("%-26s %6s %8.2f %8.2f   %.2f (%.2f to %.2f)\n", r[i].name, r[i].unit, r[i].plain,
+			       r[i].ours, r[i].ratio, r[i].low, r[i].high);
 	}
 	if (json)
 		printf("\n]}\n");
@@ -338,7 +342,8 @@ int main(int argc, char **argv)
 		} else {
 			bool help = strcmp(argv[i], "--help") == 0;
 
-			fprintf(help ? stdout : stderr, "usage: bench_transport [--quick] [--json] [--help]\n"
+			fprintf(help ? stdout : stderr,
+				"usage: bench_transport [--quick] [--json] [--help]\n"
 				"The tcp transport beside a plain TCP socket on loopback, in one run.\n");
 			return help ? 0 : 2;
 		}

@@ -34,12 +34,12 @@
 #include "proxy.h"
 
 #define TRIES 5u
-#define CALL_MS 5000u	     /* what returns at once; far above, the machine is shared */
-#define WAIT_LONG_MS 20000u  /* for what must come: also when one attempt was lost */
-#define WAIT_SHORT_MS 400u   /* the operator's patience with what may never come */
-#define GUEST_MS 5000u	     /* longest pause of a guest that nobody wants paused */
-#define RUN_S 90u	     /* a run is stuck */
-#define JOBS 8u		     /* runs at a time: they wait for most of theirs */
+#define CALL_MS 5000u       /* what returns at once; far above, the machine is shared */
+#define WAIT_LONG_MS 20000u /* for what must come: also when one attempt was lost */
+#define WAIT_SHORT_MS 400u  /* the operator's patience with what may never come */
+#define GUEST_MS 5000u      /* longest pause of a guest that nobody wants paused */
+#define RUN_S 90u           /* a run is stuck */
+#define JOBS 8u             /* runs at a time: they wait for most of theirs */
 
 #ifdef FT_FAULT_POINTS
 #define HAVE_POINTS true
@@ -54,10 +54,10 @@ static const char *const way_names[WAY_COUNT] = { "tcp", "loopback" };
 struct fault {
 	enum way way;
 	const char *only; /* name of a point; NULL: any */
-	uint64_t nth;	  /* 0: none */
+	uint64_t nth;     /* 0: none */
 	bool persistent;
-	bool in_hold;	 /* op: armed when the operator pauses the guest, else from the beginning */
-	enum sim_op op;	 /* SIM_OP_COUNT: a fault point */
+	bool in_hold;   /* op: armed when the operator pauses the guest, else from the beginning */
+	enum sim_op op; /* SIM_OP_COUNT: a fault point */
 };
 
 /* What a run tells the program; in shared memory. */
@@ -217,7 +217,8 @@ static void drop_machines(struct world *w)
 	unlink(w->recording[1]);
 	CHECK(rmdir(w->dir) == 0, "%s: %s", w->dir, strerror(errno));
 	while (count_fds() != w->nr_fds) { /* a look-up of a name may still be on its way */
-		CHECK(now_ns() < deadline, "%u descriptors were open at the beginning, %u are at the end", w->nr_fds, count_fds());
+		CHECK(now_ns() < deadline, "%u descriptors were open at the beginning, %u are at the end", w->nr_fds,
+		      count_fds());
 		sleep_ms(5);
 	}
 }
@@ -241,8 +242,10 @@ static struct ft_session *try_session(struct world *w, const struct ft_config *c
 	if (!r)
 		return s;
 	ft_session_status(s, &st);
-	CHECK(st.state == FT_STATE_IDLE && !st.is_protected, "after a start that failed (%s) the state is %s", err.msg, ft_state_name(st.state));
-	CHECK(cfg->role == FT_ROLE_SECONDARY || !sim_is_paused(w->primary_sim), "the guest is paused by a start that failed");
+	CHECK(st.state == FT_STATE_IDLE && !st.is_protected, "after a start that failed (%s) the state is %s", err.msg,
+	      ft_state_name(st.state));
+	CHECK(cfg->role == FT_ROLE_SECONDARY || !sim_is_paused(w->primary_sim),
+	      "the guest is paused by a start that failed");
 	CHECK_OK(sim_attach(sim, NULL, &err), err);
 	CALL_VOID(CALL_MS, ft_session_close(s));
 	return NULL;
@@ -254,7 +257,8 @@ static struct ft_session *make_session(struct world *w, const struct ft_config *
 
 	for (unsigned i = 0; i < TRIES && !s; i++)
 		s = try_session(w, cfg, sim);
-	CHECK(s || w->fault->persistent, "a fault that happened once keeps a %s from starting", cfg->role == FT_ROLE_PRIMARY ? "primary" : "secondary");
+	CHECK(s || w->fault->persistent, "a fault that happened once keeps a %s from starting",
+	      cfg->role == FT_ROLE_PRIMARY ? "primary" : "secondary");
 	return s;
 }
 
@@ -277,7 +281,8 @@ static void step_secondary(struct world *w)
 	if (w->secondary)
 		CHECK(ft_session_address(w->secondary, address, sizeof(address)) == 0, "no address");
 	w->proxy = proxy_open(address);
-	snprintf(w->where, sizeof(w->where), "localhost:%s", strrchr(proxy_address(w->proxy), ':') + 1); /* a name: it is looked up */
+	snprintf(w->where, sizeof(w->where), "localhost:%s",
+		 strrchr(proxy_address(w->proxy), ':') + 1); /* a name: it is looked up */
 }
 
 static void step_primary(struct world *w)
@@ -286,8 +291,9 @@ static void step_primary(struct world *w)
 
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
 	/* output stays held after a loss until the standby is back or the operator says otherwise: so at most one is free at any time */
-	pair_settings(&cfg, "interval=4,heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M,staging-bytes=24M,suspect=300,"
-			    "reconnect=10,connect-timeout=500,commit-timeout=2000");
+	pair_settings(&cfg,
+		      "interval=4,heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M,staging-bytes=24M,suspect=300,"
+		      "reconnect=10,connect-timeout=500,commit-timeout=2000");
 	cfg.on_loss = FT_ON_LOSS_HOLD;
 	cfg.identity = sim_identity(w->primary_sim);
 	cfg.peer = w->where;
@@ -304,7 +310,8 @@ static void step_control(struct world *w)
 		r = CALL(CALL_MS, &err, ft_control_open(&w->control, w->socket, NULL, NULL, &err));
 		CHECK(r == 0 || !w->control, "ft_control_open failed, and gave a control socket");
 	}
-	CHECK(r == 0 || w->fault->persistent, "a fault that happened once keeps the control socket from opening: %s", err.msg);
+	CHECK(r == 0 || w->fault->persistent, "a fault that happened once keeps the control socket from opening: %s",
+	      err.msg);
 	if (!r)
 		ft_control_set_session(w->control, w->primary);
 }
@@ -378,8 +385,10 @@ static void step_protect(struct world *w)
 		w->report->protected = true;
 		return;
 	}
-	CHECK(w->fault->persistent, "a fault that happened once keeps the machine from being protected: primary %s; secondary %s",
-	      pair_status_text(w->primary, primary, sizeof(primary)), pair_status_text(w->secondary, secondary, sizeof(secondary)));
+	CHECK(w->fault->persistent,
+	      "a fault that happened once keeps the machine from being protected: primary %s; secondary %s",
+	      pair_status_text(w->primary, primary, sizeof(primary)),
+	      pair_status_text(w->secondary, secondary, sizeof(secondary)));
 }
 
 static void step_checkpoint(struct world *w)
@@ -403,7 +412,8 @@ static void step_settings(struct world *w)
 	char text[64];
 
 	CHECK(CALL(CALL_MS, &err, ft_session_set(w->primary, "interval", "3", &err)) == 0, "set: %s", err.msg);
-	CHECK(ft_session_get(w->primary, "interval", text, sizeof(text)) == 0 && strcmp(text, "3") == 0, "interval is %s", text);
+	CHECK(ft_session_get(w->primary, "interval", text, sizeof(text)) == 0 && strcmp(text, "3") == 0,
+	      "interval is %s", text);
 	CHECK(stats, "no memory");
 	CALL_VOID(CALL_MS, ft_session_stats(w->primary, stats));
 	free(stats);
@@ -438,15 +448,18 @@ static bool ask(struct world *w, const char *line)
 	buf[len] = '\0';
 	if (!memchr(buf, '\n', len))
 		return false;
-	CHECK(strstr(buf, "\"ok\":true") || strstr(buf, "\"error\":\""), "an answer without a result or a sentence: %s", buf);
+	CHECK(strstr(buf, "\"ok\":true") || strstr(buf, "\"error\":\""), "an answer without a result or a sentence: %s",
+	      buf);
 	return strstr(buf, "\"ok\":true") != NULL;
 }
 
 static void step_ask(struct world *w)
 {
-	static const char *const lines[] = { "{\"v\":1,\"cmd\":\"status\"}\n", "{\"v\":1,\"cmd\":\"stats\"}\n",
-					     "{\"v\":1,\"cmd\":\"get\",\"name\":\"interval\"}\n",
-					     "{\"v\":1,\"cmd\":\"wait\",\"states\":[\"protected\"],\"timeout_ms\":100}\n" };
+	static const char *const lines[] = {
+		"{\"v\":1,\"cmd\":\"status\"}\n", "{\"v\":1,\"cmd\":\"stats\"}\n",
+		"{\"v\":1,\"cmd\":\"get\",\"name\":\"interval\"}\n",
+		"{\"v\":1,\"cmd\":\"wait\",\"states\":[\"protected\"],\"timeout_ms\":100}\n"
+	};
 
 	for (size_t i = 0; w->control && i < sizeof(lines) / sizeof(lines[0]); i++) {
 		bool ok = false;
@@ -458,7 +471,8 @@ static void step_ask(struct world *w)
 			if (!ok && w->fault->persistent)
 				break;
 		}
-		CHECK(ok || i == 3 || w->fault->persistent, "a fault that happened once keeps the control socket from answering: %s", lines[i]);
+		CHECK(ok || i == 3 || w->fault->persistent,
+		      "a fault that happened once keeps the control socket from answering: %s", lines[i]);
 	}
 }
 
@@ -498,15 +512,17 @@ static void step_hold(struct world *w)
 
 static bool output_free(enum ft_state state)
 {
-	return state == FT_STATE_IDLE || state == FT_STATE_CONNECTING || state == FT_STATE_SYNCING || state == FT_STATE_ALONE;
+	return state == FT_STATE_IDLE || state == FT_STATE_CONNECTING || state == FT_STATE_SYNCING ||
+	       state == FT_STATE_ALONE;
 }
 
 static void check_one_runner(struct world *w)
 {
 	enum ft_state a = state_of(w->primary), b = state_of(w->secondary);
 
-	CHECK(!(output_free(a) && b == FT_STATE_ACTIVE), "two run with their output free: the primary is %s, the secondary %s",
-	      ft_state_name(a), ft_state_name(b));
+	CHECK(!(output_free(a) && b == FT_STATE_ACTIVE),
+	      "two run with their output free: the primary is %s, the secondary %s", ft_state_name(a),
+	      ft_state_name(b));
 }
 
 static void check_promoted(struct world *w, const struct ft_failover_result *res)
@@ -515,7 +531,8 @@ static void check_promoted(struct world *w, const struct ft_failover_result *res
 	uint64_t epoch;
 
 	CHECK_OK(sim_same_state(w->primary_sim, w->secondary_sim, &epoch, &err), err);
-	CHECK(epoch == res->epoch, "failover says epoch %" PRIu64 ", the device state is of epoch %" PRIu64, res->epoch, epoch);
+	CHECK(epoch == res->epoch, "failover says epoch %" PRIu64 ", the device state is of epoch %" PRIu64, res->epoch,
+	      epoch);
 	CHECK_OK(sim_verify(w->secondary_sim, NULL, NULL, &err), err);
 	CHECK(sim_wait_steps(w->secondary_sim, 1, GUEST_MS) == 0, "the promoted guest does not run");
 }
@@ -526,7 +543,8 @@ static void go_on_alone(struct world *w)
 	struct ft_error err = { 0 };
 
 	CHECK_OK(ft_session_set(w->primary, "on-loss", "continue", &err), err);
-	CHECK(wait_state(w->primary, STATE(ALONE) | STATE(CONNECTING) | STATE(SYNCING) | STATE(PROTECTED), WAIT_LONG_MS),
+	CHECK(wait_state(w->primary, STATE(ALONE) | STATE(CONNECTING) | STATE(SYNCING) | STATE(PROTECTED),
+			 WAIT_LONG_MS),
 	      "the operator wants the primary to go on alone, but it stays %s", ft_state_name(state_of(w->primary)));
 	check_guest_runs(w, "though there is no other");
 	CHECK_OK(sim_verify(w->primary_sim, NULL, NULL, &err), err);
@@ -538,11 +556,12 @@ static void fence(struct world *w)
 
 	proxy_set_mode(w->proxy, PROXY_PASS);
 	if (!wait_state(w->primary, STATE(FENCED), patience(w))) {
-		CHECK(w->fault->persistent, "the other side runs, but the primary stays %s", ft_state_name(state_of(w->primary)));
+		CHECK(w->fault->persistent, "the other side runs, but the primary stays %s",
+		      ft_state_name(state_of(w->primary)));
 		check_one_runner(w);
 		disarm(w);
-		CHECK(wait_state(w->primary, STATE(FENCED), WAIT_LONG_MS), "the other side runs, but the primary stays %s",
-		      ft_state_name(state_of(w->primary)));
+		CHECK(wait_state(w->primary, STATE(FENCED), WAIT_LONG_MS),
+		      "the other side runs, but the primary stays %s", ft_state_name(state_of(w->primary)));
 	}
 	while (!sim_is_paused(w->primary_sim)) {
 		CHECK(now_ns() < deadline, "fenced, but the guest runs");
@@ -557,17 +576,17 @@ static void step_kill(struct world *w)
 	int r;
 
 	proxy_set_mode(w->proxy, PROXY_REFUSE);
-	CHECK(wait_state(w->primary, STATE(SUSPECT) | STATE(CONNECTING), WAIT_LONG_MS), "the link is cut, but the primary stays %s",
-	      ft_state_name(state_of(w->primary)));
-	CHECK(wait_state(w->secondary, STATE(STANDBY_SUSPECT) | STATE(WAITING), WAIT_LONG_MS), "the link is cut, but the secondary stays %s",
-	      ft_state_name(state_of(w->secondary)));
+	CHECK(wait_state(w->primary, STATE(SUSPECT) | STATE(CONNECTING), WAIT_LONG_MS),
+	      "the link is cut, but the primary stays %s", ft_state_name(state_of(w->primary)));
+	CHECK(wait_state(w->secondary, STATE(STANDBY_SUSPECT) | STATE(WAITING), WAIT_LONG_MS),
+	      "the link is cut, but the secondary stays %s", ft_state_name(state_of(w->secondary)));
 	check_guest_runs(w, "after the link was cut");
 	r = CALL(CALL_MS, &err, ft_session_failover(w->secondary, 0, &res, &err));
 	CHECK((r == 0) == (res.outcome == FT_FAILOVER_DONE), "failover: %d, outcome %d", r, (int)res.outcome);
 	check_one_runner(w);
 	if (r) {
-		CHECK(res.outcome == FT_FAILOVER_NO_IMAGE || res.outcome == FT_FAILOVER_FAILED, "failover: outcome %d: %s", (int)res.outcome,
-		      err.msg);
+		CHECK(res.outcome == FT_FAILOVER_NO_IMAGE || res.outcome == FT_FAILOVER_FAILED,
+		      "failover: outcome %d: %s", (int)res.outcome, err.msg);
 		go_on_alone(w);
 		return;
 	}
@@ -591,15 +610,16 @@ static void step_stop(struct world *w)
 	CHECK(state_of(w->primary) == FT_STATE_IDLE, "stopped, but %s", ft_state_name(state_of(w->primary)));
 	check_guest_runs(w, "after the protection was stopped");
 	CHECK(sim_output_held(w->primary_sim) == 0, "protection was stopped, but output is held");
-	CHECK(wait_state(w->secondary, STATE(WAITING) | STATE(STANDBY_SUSPECT), WAIT_LONG_MS), "the primary left, but the secondary stays %s",
-	      ft_state_name(state_of(w->secondary)));
+	CHECK(wait_state(w->secondary, STATE(WAITING) | STATE(STANDBY_SUSPECT), WAIT_LONG_MS),
+	      "the primary left, but the secondary stays %s", ft_state_name(state_of(w->secondary)));
 	sim_stop(w->primary_sim);
 	r = CALL(CALL_MS, &err, ft_session_failover(w->secondary, FT_FAILOVER_FORCE, &res, &err));
 	if (r == 0) {
 		w->report->promoted = true;
 		check_promoted(w, &res);
 	}
-	CHECK(r == 0 || !complete || res.outcome == FT_FAILOVER_FAILED, "there was a complete image, but a forced failover says: %s", err.msg);
+	CHECK(r == 0 || !complete || res.outcome == FT_FAILOVER_FAILED,
+	      "there was a complete image, but a forced failover says: %s", err.msg);
 }
 
 /* ---- one run ---- */
@@ -717,8 +737,13 @@ static void ended(struct job *j, int status, bool stuck)
 	}
 	if (bad) {
 		board.nr_failed++;
-		printf("FAILED (%s %d), repeat with: stress_faults ", stuck ? "stuck, killed with" : WIFSIGNALED(status) ? "signal" : "exit status",
-		       stuck ? SIGABRT : WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+		printf("FAILED (%s %d), repeat with: stress_faults ",
+		       stuck                 ? "stuck, killed with"
+		       : WIFSIGNALED(status) ? "signal"
+					     : "exit status",
+		       stuck                 ? SIGABRT
+		       : WIFSIGNALED(status) ? WTERMSIG(status)
+					     : WEXITSTATUS(status));
 		print_fault(&j->fault);
 		if (stuck)
 			printf("  where it is stuck: repeat it, then gdb -p PID -batch -ex 'thread apply all bt'\n");
@@ -782,7 +807,8 @@ static struct job *begin(const struct fault *f)
 static void open_board(void)
 {
 	for (unsigned i = 0; i < JOBS; i++) {
-		board.job[i].report = mmap(NULL, sizeof(struct report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+		board.job[i].report =
+			mmap(NULL, sizeof(struct report), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
 		CHECK(board.job[i].report != MAP_FAILED, "mmap: %s", strerror(errno));
 	}
 }
@@ -858,7 +884,10 @@ static void ops(bool all)
 		}
 	}
 	for (unsigned i = 0; i < 12; i++) {
-		struct fault f = { .way = WAY_TCP, .op = i % 2 ? SIM_OP_RESUME : SIM_OP_PAUSE, .in_hold = true, .nth = 1 + i / 4,
+		struct fault f = { .way = WAY_TCP,
+				   .op = i % 2 ? SIM_OP_RESUME : SIM_OP_PAUSE,
+				   .in_hold = true,
+				   .nth = 1 + i / 4,
 				   .persistent = i / 2 % 2 };
 
 		begin(&f);
@@ -876,10 +905,13 @@ static int many(bool all)
 	if (HAVE_POINTS)
 		points(counted, all);
 	wait_all();
-	printf("%u runs in %" PRIu64 " s, %u of them with a fault, %u failed; %u of %u with one fault went on to a failover that was done\n",
-	       board.nr_runs, (now_ns() - begun) / NS_PER_S, board.nr_injected, board.nr_failed, board.nr_promoted, board.nr_once);
+	printf("%u runs in %" PRIu64
+	       " s, %u of them with a fault, %u failed; %u of %u with one fault went on to a failover that was done\n",
+	       board.nr_runs, (now_ns() - begun) / NS_PER_S, board.nr_injected, board.nr_failed, board.nr_promoted,
+	       board.nr_once);
 	CHECK(!HAVE_POINTS || board.nr_injected > 100, "hardly anything failed");
-	CHECK(!HAVE_POINTS || board.nr_failed || board.nr_promoted * 2 > board.nr_once, "too few runs came as far as a failover");
+	CHECK(!HAVE_POINTS || board.nr_failed || board.nr_promoted * 2 > board.nr_once,
+	      "too few runs came as far as a failover");
 	return board.nr_failed ? 1 : 0;
 }
 

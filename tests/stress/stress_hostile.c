@@ -17,18 +17,31 @@
 #define UNKNOWN 0x77u
 #define UNKNOWN_OPTIONAL (FTW_OPTIONAL | 0x77u)
 
-static const uint32_t types[] = { FTW_HELLO,	   FTW_HELLO_ACK, FTW_REFUSE, FTW_REGIONS, FTW_NOTIFY_WRITE, FTW_ZERO_PAGES,
-				  FTW_DEVICE_STATE, FTW_COMMIT,	  FTW_ACK,    FTW_APPLIED, FTW_HEARTBEAT,    FTW_BYE,
-				  FTW_ERROR,	    FTW_SYNC_PROGRESS, UNKNOWN, UNKNOWN_OPTIONAL };
+static const uint32_t types[] = { FTW_HELLO,        FTW_HELLO_ACK,     FTW_REFUSE,       FTW_REGIONS,
+				  FTW_NOTIFY_WRITE, FTW_ZERO_PAGES,    FTW_DEVICE_STATE, FTW_COMMIT,
+				  FTW_ACK,          FTW_APPLIED,       FTW_HEARTBEAT,    FTW_BYE,
+				  FTW_ERROR,        FTW_SYNC_PROGRESS, UNKNOWN,          UNKNOWN_OPTIONAL };
 static const uint64_t epochs[] = { 0, 1, 2, 3, UINT64_MAX };
 
 /* A well-formed record of any type; what it says is what would be right in epoch @epoch, as far as there is such a thing. */
 static size_t make(struct raw *r, void *buf, uint32_t type, uint32_t seq, uint64_t epoch)
 {
-	const struct hello hello = { .version_min = 1, .version_max = 1, .placement = 1, .mode = 1, .nr_pages = RAW_PAGES,
-				     .state_max = 65536, .page_bytes = FT_PAGE_SIZE, .chunk_bytes = 1u << 20, .lanes = LANES,
-				     .heartbeat_ms = 50, .heartbeat_misses = 100, .identity = "", .name = "" };
-	const struct hello_ack ack = { .version = 1, .placement = 1, .epoch_credits = 1, .heartbeat_ms = 50, .heartbeat_misses = 100 };
+	const struct hello hello = { .version_min = 1,
+				     .version_max = 1,
+				     .placement = 1,
+				     .mode = 1,
+				     .nr_pages = RAW_PAGES,
+				     .state_max = 65536,
+				     .page_bytes = FT_PAGE_SIZE,
+				     .chunk_bytes = 1u << 20,
+				     .lanes = LANES,
+				     .heartbeat_ms = 50,
+				     .heartbeat_misses = 100,
+				     .identity = "",
+				     .name = "" };
+	const struct hello_ack ack = {
+		.version = 1, .placement = 1, .epoch_credits = 1, .heartbeat_ms = 50, .heartbeat_misses = 100
+	};
 	const struct region_entry region = { .len_bytes = RAW_BYTES, .name = "ram", .name_bytes = 3 };
 	const struct page_run run = { 5, 1 };
 	const struct heartbeat beat = { 1, 0 };
@@ -104,8 +117,8 @@ static void expect_end(struct raw *r, const char *what, bool with_reason)
 /* ---- against a secondary ---- */
 
 enum stage { CONNECTED, GREETED, ACCEPTED, IN_EPOCH, COMMIT_EARLY, COMMITTED, STAGES };
-static const char *const stage_names[] = { "before hello", "behind hello", "behind hello-ack", "in epoch 1",
-					   "behind an early commit", "behind applied(1)" };
+static const char *const stage_names[] = { "before hello", "behind hello",           "behind hello-ack",
+					   "in epoch 1",   "behind an early commit", "behind applied(1)" };
 
 static bool go_to(struct raw *r, enum stage stage)
 {
@@ -174,8 +187,8 @@ static bool can_be_made(uint32_t type, uint64_t epoch)
 static void check_image(const struct raw_vm *vm, uint8_t page_1, const char *what)
 {
 	for (uint64_t i = 0; i < 16 * FT_PAGE_SIZE; i++)
-		CHECK(vm->memory[i] == (i / FT_PAGE_SIZE == 1 ? page_1 : 0), "%s: octet %" PRIu64 " of the standby image is 0x%02x", what,
-		      i, vm->memory[i]);
+		CHECK(vm->memory[i] == (i / FT_PAGE_SIZE == 1 ? page_1 : 0),
+		      "%s: octet %" PRIu64 " of the standby image is 0x%02x", what, i, vm->memory[i]);
 }
 
 static void try_secondary(struct raw_vm *vm, enum stage stage, uint32_t type, uint32_t lane, uint64_t epoch)
@@ -254,7 +267,8 @@ static void optional_on_data_lanes(void)
 	for (uint64_t epoch = 1; epoch <= 3; epoch++) {
 		for (uint32_t lane = 0; lane <= LANES; lane++)
 			CHECK(send_one(&r, UNKNOWN_OPTIONAL, lane, epoch), "the secondary has gone");
-		CHECK(raw_pages(&r, 2, epoch, 3, 1, (uint8_t)epoch) && send_one(&r, UNKNOWN_OPTIONAL, 2, 0), "the secondary has gone");
+		CHECK(raw_pages(&r, 2, epoch, 3, 1, (uint8_t)epoch) && send_one(&r, UNKNOWN_OPTIONAL, 2, 0),
+		      "the secondary has gone");
 		raw_epoch(&r, epoch, (uint8_t)epoch);
 	}
 	raw_close(&r);
@@ -264,8 +278,8 @@ static void optional_on_data_lanes(void)
 /* ---- against a primary ---- */
 
 enum primary_stage { P_HELLO, P_ACCEPTED, P_COMMITTED, P_ACKED, P_APPLIED, P_STAGES };
-static const char *const primary_stage_names[] = { "behind hello", "behind hello-ack", "behind commit(1)", "behind ack(1)",
-						   "behind applied(1)" };
+static const char *const primary_stage_names[] = { "behind hello", "behind hello-ack", "behind commit(1)",
+						   "behind ack(1)", "behind applied(1)" };
 
 static bool allowed_to_primary(enum primary_stage stage, uint32_t type, uint32_t lane, uint64_t epoch)
 {
@@ -284,7 +298,8 @@ static bool allowed_to_primary(enum primary_stage stage, uint32_t type, uint32_t
 	}
 }
 
-static void try_primary(struct raw_vm *vm, struct tp_listener *l, enum primary_stage stage, uint32_t type, uint32_t lane, uint64_t epoch)
+static void try_primary(struct raw_vm *vm, struct tp_listener *l, enum primary_stage stage, uint32_t type,
+			uint32_t lane, uint64_t epoch)
 {
 	bool allowed = allowed_to_primary(stage, type, lane, epoch);
 	char what[160], name[24];
@@ -308,7 +323,8 @@ static void try_primary(struct raw_vm *vm, struct tp_listener *l, enum primary_s
 	if (!allowed) {
 		expect_end(&r, what, stage > P_HELLO && !(is_last_word(type) && lane == 0 && type != FTW_REFUSE));
 		ft_session_status(vm->session, &st);
-		for (deadline = deadline_in_ms(WAIT_MS); st.is_protected || !st.reason[0]; ft_session_status(vm->session, &st))
+		for (deadline = deadline_in_ms(WAIT_MS); st.is_protected || !st.reason[0];
+		     ft_session_status(vm->session, &st))
 			CHECK(now_ns() < deadline, "%s: %s, reason '%s'", what, ft_state_name(st.state), st.reason);
 	}
 	raw_close(&r);

@@ -22,16 +22,11 @@ static const struct fault_kind {
 	bool loses;              /* connections */
 	enum ft_counter counter; /* on the secondary is not 0; FT_COUNTER_COUNT: none */
 } fault_kinds[] = {
-	{ "delay=3", false, FT_COUNTER_COUNT },
-	{ "reorder=1,delay=2", false, FT_COUNTER_COUNT },
-	{ "dup=30", false, FT_COUNTER_DUPLICATES },
-	{ "slow=20000000", false, FT_COUNTER_COUNT },
-	{ "stall=150:200", false, FT_COUNTER_COUNT },
-	{ "cut=2000000", true, FT_COUNTER_COUNT },
-	{ "cutmsg=150", true, FT_COUNTER_COUNT },
-	{ "oneway=150", true, FT_COUNTER_COUNT },
-	{ "stall=150:0", true, FT_COUNTER_COUNT },
-	{ "corrupt=60", true, FT_COUNTER_REFUSALS },
+	{ "delay=3", false, FT_COUNTER_COUNT },       { "reorder=1,delay=2", false, FT_COUNTER_COUNT },
+	{ "dup=30", false, FT_COUNTER_DUPLICATES },   { "slow=20000000", false, FT_COUNTER_COUNT },
+	{ "stall=150:200", false, FT_COUNTER_COUNT }, { "cut=2000000", true, FT_COUNTER_COUNT },
+	{ "cutmsg=150", true, FT_COUNTER_COUNT },     { "oneway=150", true, FT_COUNTER_COUNT },
+	{ "stall=150:0", true, FT_COUNTER_COUNT },    { "corrupt=60", true, FT_COUNTER_REFUSALS },
 };
 #define LOSSES 4u
 

@@ -88,7 +88,8 @@ static void failover_beside_greeting(unsigned flags)
 		p.vm = &vm;
 		CHECK(pthread_create(&t, NULL, promote, &p) == 0, "no thread");
 		raw_connect(&r, vm.address, 1);
-		ack = raw_hello(&r, 1, 50, 100) && raw_regions(&r) && raw_receive(&r, &head, NULL, WAIT_MS) && head.type == FTW_HELLO_ACK;
+		ack = raw_hello(&r, 1, 50, 100) && raw_regions(&r) && raw_receive(&r, &head, NULL, WAIT_MS) &&
+		      head.type == FTW_HELLO_ACK;
 		if (ack)
 			ack = raw_pages(&r, 1, 1, 1, 1, 0x22) && raw_commit(&r, 1) && raw_receive(&r, &head, NULL, 500);
 		pthread_join(t, NULL);
@@ -96,7 +97,8 @@ static void failover_beside_greeting(unsigned flags)
 		accepted += ack && head.type == FTW_ACK;
 		if (p.res.outcome == FT_FAILOVER_DONE) {
 			sleep_ms(2);
-			CHECK(vm.memory[FT_PAGE_SIZE] == p.seen, "round %u: a primary wrote into the machine that was promoted", i);
+			CHECK(vm.memory[FT_PAGE_SIZE] == p.seen,
+			      "round %u: a primary wrote into the machine that was promoted", i);
 		}
 		CHECK(flags || !(p.res.outcome == FT_FAILOVER_DONE && head.type == FTW_HELLO_ACK),
 		      "round %u: the primary was accepted, and the standby promoted", i);
@@ -132,13 +134,15 @@ static void serve_as_secondary(struct raw *r, unsigned ms)
 		struct record_head head;
 
 		if (now_ns() >= beat) {
-			CHECK(link_send_heartbeat(r->link, 0, deadline_in_ms(100), NULL) != -EPIPE, "the primary has gone");
+			CHECK(link_send_heartbeat(r->link, 0, deadline_in_ms(100), NULL) != -EPIPE,
+			      "the primary has gone");
 			beat = deadline_in_ms(20);
 		}
 		if (!raw_receive(r, &head, NULL, 20))
 			continue;
 		if (head.type == FTW_COMMIT)
-			CHECK(raw_mark(r, FTW_ACK, head.epoch) && raw_mark(r, FTW_APPLIED, head.epoch), "the primary has gone");
+			CHECK(raw_mark(r, FTW_ACK, head.epoch) && raw_mark(r, FTW_APPLIED, head.epoch),
+			      "the primary has gone");
 	}
 }
 
@@ -154,13 +158,17 @@ static void secondary_rests(void)
 	raw_vm_primary(&vm, uri, "interval=10,heartbeat=20,heartbeat-misses=100,commit-timeout=10s,suspect=10s");
 	raw_accept(&r, l);
 	raw_expect_hello(&r);
-	raw_hello_ack(&r, &(struct hello_ack){ .version = 1, .placement = 1, .epoch_credits = 1, .heartbeat_ms = 20,
+	raw_hello_ack(&r, &(struct hello_ack){ .version = 1,
+					       .placement = 1,
+					       .epoch_credits = 1,
+					       .heartbeat_ms = 20,
 					       .heartbeat_misses = 100 });
 	serve_as_secondary(&r, 300);
 	for (int i = 0; i < 2; i++) {
 		sleep_ms(1000);
 		serve_as_secondary(&r, 2200);
-		CHECK(losses(vm.session) == 0, "a secondary that rested for half of the time it may was taken for lost");
+		CHECK(losses(vm.session) == 0,
+		      "a secondary that rested for half of the time it may was taken for lost");
 	}
 	raw_close(&r);
 	raw_vm_close(&vm);
@@ -228,12 +236,16 @@ static void late_ack_is_noticed(void)
 	raw_vm_primary(&vm, uri, "interval=10,commit-timeout=200,suspect=10s,heartbeat=20s");
 	raw_accept(&r, l);
 	raw_expect_hello(&r);
-	raw_hello_ack(&r, &(struct hello_ack){ .version = 1, .placement = 1, .epoch_credits = 1, .heartbeat_ms = 20000,
+	raw_hello_ack(&r, &(struct hello_ack){ .version = 1,
+					       .placement = 1,
+					       .epoch_credits = 1,
+					       .heartbeat_ms = 20000,
 					       .heartbeat_misses = 100 });
 	CHECK(raw_await_commit(&r) == 1, "the primary has gone");
 	begun = now_ns();
 	pair_wait(vm.session, STATE(SUSPECT));
-	CHECK(now_ns() - begun < 5 * NS_PER_S, "after %" PRIu64 " ms, commit-timeout is 200", (now_ns() - begun) / NS_PER_MS);
+	CHECK(now_ns() - begun < 5 * NS_PER_S, "after %" PRIu64 " ms, commit-timeout is 200",
+	      (now_ns() - begun) / NS_PER_MS);
 	raw_close(&r);
 	raw_vm_close(&vm);
 	tp_listener_close(l);
@@ -251,7 +263,8 @@ static void child_is(struct proc *child, struct sim_client *client, const char *
 		proc_drain(child, client);
 		if (strncmp(answer, state, strlen(state)) == 0)
 			return;
-		CHECK(now_ns() < deadline && strncmp(answer, "alone", 5) != 0, "waited for %s, it is %s", state, answer);
+		CHECK(now_ns() < deadline && strncmp(answer, "alone", 5) != 0, "waited for %s, it is %s", state,
+		      answer);
 	}
 }
 
@@ -357,7 +370,8 @@ static void check_stop(struct ft_session *s, const char *when)
 	uint64_t begun = now_ns();
 
 	ft_session_stop(s);
-	CHECK(now_ns() - begun < STOP_BOUND_MS * NS_PER_MS, "%s: the stop took %" PRIu64 " ms", when, (now_ns() - begun) / NS_PER_MS);
+	CHECK(now_ns() - begun < STOP_BOUND_MS * NS_PER_MS, "%s: the stop took %" PRIu64 " ms", when,
+	      (now_ns() - begun) / NS_PER_MS);
 }
 
 static void stop_beside_mute(void)
@@ -411,10 +425,14 @@ static void bye_is_last(void)
 		pthread_join(t, &made);
 		a = *(struct raw *)made;
 		CHECK(link_send_heartbeat(a.link, 0, deadline_in_ms(WAIT_MS), NULL) == 0, "no heartbeat can be sent");
-		CHECK(link_send_reason(a.link, last[i], FTW_CODE_STOPPED, "the end", deadline_in_ms(WAIT_MS)) == 0, "no bye can be sent");
-		CHECK(link_send_heartbeat(a.link, 0, deadline_in_ms(WAIT_MS), NULL) < 0, "a heartbeat behind a last word");
-		CHECK(link_send_mark(a.link, FTW_ACK, 1, deadline_in_ms(WAIT_MS), NULL) == -ESHUTDOWN, "an ack behind a last word");
-		CHECK(link_send_reason(a.link, FTW_BYE, 0, "again", deadline_in_ms(WAIT_MS)) == -ESHUTDOWN, "two last words");
+		CHECK(link_send_reason(a.link, last[i], FTW_CODE_STOPPED, "the end", deadline_in_ms(WAIT_MS)) == 0,
+		      "no bye can be sent");
+		CHECK(link_send_heartbeat(a.link, 0, deadline_in_ms(WAIT_MS), NULL) < 0,
+		      "a heartbeat behind a last word");
+		CHECK(link_send_mark(a.link, FTW_ACK, 1, deadline_in_ms(WAIT_MS), NULL) == -ESHUTDOWN,
+		      "an ack behind a last word");
+		CHECK(link_send_reason(a.link, FTW_BYE, 0, "again", deadline_in_ms(WAIT_MS)) == -ESHUTDOWN,
+		      "two last words");
 		raw_expect(&b, last[i], 0);
 		CHECK(!raw_receive(&b, &head, NULL, 50), "record 0x%x behind the last one", head.type);
 		raw_close(&a);
@@ -457,7 +475,8 @@ static void near_cap_the_guest_runs(void)
 	pauses = atomic_load(&primary.pauses);
 	sleep_ms(1000);
 	pauses = atomic_load(&primary.pauses) - pauses;
-	CHECK(pauses >= 8 && pauses <= 30, "%u pauses in 1 s, at an interval of 200 ms of which the guest has at least 50", pauses);
+	CHECK(pauses >= 8 && pauses <= 30,
+	      "%u pauses in 1 s, at an interval of 200 ms of which the guest has at least 50", pauses);
 	raw_vm_close(&primary);
 	raw_vm_close(&secondary);
 }
@@ -481,9 +500,11 @@ static void octets_are_counted(void)
 	ft_session_stop(secondary.session);
 	ft_session_stats(primary.session, &st);
 	CHECK(st.counter[FT_COUNTER_BYTES_SENT] > st.counter[FT_COUNTER_PAGES] * FT_PAGE_SIZE,
-	      "%" PRIu64 " octets sent for %" PRIu64 " pages", st.counter[FT_COUNTER_BYTES_SENT], st.counter[FT_COUNTER_PAGES]);
+	      "%" PRIu64 " octets sent for %" PRIu64 " pages", st.counter[FT_COUNTER_BYTES_SENT],
+	      st.counter[FT_COUNTER_PAGES]);
 	ft_session_stats(secondary.session, &st);
-	CHECK(st.counter[FT_COUNTER_BYTES_SENT] && st.counter[FT_COUNTER_BYTES_RECEIVED], "the secondary counts no octets");
+	CHECK(st.counter[FT_COUNTER_BYTES_SENT] && st.counter[FT_COUNTER_BYTES_RECEIVED],
+	      "the secondary counts no octets");
 	raw_vm_close(&primary);
 	raw_vm_close(&secondary);
 }

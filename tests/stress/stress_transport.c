@@ -66,7 +66,8 @@ static int send_round(struct sender *s, uint64_t round, struct ft_error *err)
 	for (size_t i = 0; i < PIECES && r == 0; i++) {
 		struct iovec v = { source + i * piece, piece * sizeof(*source) };
 
-		r = tp_write(s->side->c, s->lane, 0, (s->lane * AREA_WORDS + i * piece) * sizeof(*source), &v, 1, &ticket, DEADLINE_NEVER, err);
+		r = tp_write(s->side->c, s->lane, 0, (s->lane * AREA_WORDS + i * piece) * sizeof(*source), &v, 1,
+			     &ticket, DEADLINE_NEVER, err);
 	}
 	if (r == 0)
 		r = tp_send(s->side->c, s->lane, &number, 1, DEADLINE_NEVER, err);
@@ -101,7 +102,8 @@ static void *receiver(void *arg)
 	int r;
 
 	for (;;) {
-		r = tp_recv(s->c, buf, TP_MESSAGE_MAX, &lane, &len, rand_r(&seed) % 8 ? DEADLINE_NEVER : now_ns(), &err);
+		r = tp_recv(s->c, buf, TP_MESSAGE_MAX, &lane, &len, rand_r(&seed) % 8 ? DEADLINE_NEVER : now_ns(),
+			    &err);
 		if (r == -ETIMEDOUT)
 			continue;
 		if (r != 0)
@@ -261,7 +263,8 @@ int main(int argc, char **argv)
 
 		for (unsigned i = 0; i < rounds && !failed; i++)
 			received += run(kinds[k], &seed);
-		printf("%s%s: %u connections, %llu messages\n", kinds[k][0], kinds[k][1], rounds, (unsigned long long)received);
+		printf("%s%s: %u connections, %llu messages\n", kinds[k][0], kinds[k][1], rounds,
+		       (unsigned long long)received);
 		if (received == 0)
 			fail("nothing was received", 0, NULL);
 	}

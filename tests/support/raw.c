@@ -157,7 +157,8 @@ bool raw_pages(struct raw *r, uint32_t lane, uint64_t epoch, uint64_t first, uin
 	*(fill ? &r->nr_data : &r->nr_zero) += nr;
 	r->digest += digest;
 	buf = link_begin(r->link, lane, &seq);
-	return raw_send(r, lane, create_runs(buf, fill ? FTW_NOTIFY_WRITE : FTW_ZERO_PAGES, epoch, seq, &run, 1, digest)) &&
+	return raw_send(r, lane,
+			create_runs(buf, fill ? FTW_NOTIFY_WRITE : FTW_ZERO_PAGES, epoch, seq, &run, 1, digest)) &&
 	       (!ticket || tp_wait_completed(r->link->conn, lane, ticket, deadline_in_ms(SEND_MS), NULL) == 0);
 }
 
@@ -173,8 +174,11 @@ bool raw_state(struct raw *r, uint64_t epoch, const void *state, uint32_t len)
 
 bool raw_commit(struct raw *r, uint64_t epoch)
 {
-	struct commit c = { .nr_data_pages = r->nr_data, .nr_zero_pages = r->nr_zero, .state_bytes = r->state_bytes,
-			    .digest = r->digest, .lanes = r->lanes };
+	struct commit c = { .nr_data_pages = r->nr_data,
+			    .nr_zero_pages = r->nr_zero,
+			    .state_bytes = r->state_bytes,
+			    .digest = r->digest,
+			    .lanes = r->lanes };
 	uint32_t seq;
 	void *buf;
 
@@ -205,8 +209,12 @@ void raw_expect_hello(struct raw *r)
 
 bool raw_hello_ack(struct raw *r, const struct hello_ack *given)
 {
-	struct hello_ack ack = { .version = FTW_VERSION_MAX, .placement = FTW_PLACEMENT_MIRROR, .epoch_credits = 1,
-				 .generation = 1, .heartbeat_ms = 100, .heartbeat_misses = 100 };
+	struct hello_ack ack = { .version = FTW_VERSION_MAX,
+				 .placement = FTW_PLACEMENT_MIRROR,
+				 .epoch_credits = 1,
+				 .generation = 1,
+				 .heartbeat_ms = 100,
+				 .heartbeat_misses = 100 };
 	static uint8_t image[RAW_BYTES];
 	struct ft_error err = { 0 };
 	uint32_t seq;

@@ -184,7 +184,8 @@ Test(output, random_programs)
 				ft_output_release(o, released);
 				break;
 			}
-			cr_assert_leq(s.len, allowed, "seed %u step %u: %zu octets out, %u allowed", seed, i, s.len, allowed);
+			cr_assert_leq(s.len, allowed, "seed %u step %u: %zu octets out, %u allowed", seed, i, s.len,
+				      allowed);
 			cr_assert_eq(ft_output_held(o), written - allowed);
 		}
 		s.appetite = SIZE_MAX;

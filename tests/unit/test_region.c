@@ -234,7 +234,8 @@ Test(region, a_table_after_a_removal_is_that_of_a_machine_that_never_had_it)
 	const char *names[] = { "a", "b", "c" };
 
 	for (unsigned i = 0; i < 3; i++)
-		cr_assert(t[i + 1] = region_table_add(t[i], names[i], (void *)(uintptr_t)(0x1000000 * (i + 1)), (100 + i) * FT_PAGE_SIZE, &err));
+		cr_assert(t[i + 1] = region_table_add(t[i], names[i], (void *)(uintptr_t)(0x1000000 * (i + 1)),
+						      (100 + i) * FT_PAGE_SIZE, &err));
 	cr_assert(t[4] = region_table_without(t[3], 1, &err));
 	cr_assert(fresh[1] = region_table_add(fresh[0], "a", (void *)0x1000000, 100 * FT_PAGE_SIZE, &err));
 	cr_assert(fresh[2] = region_table_add(fresh[1], "c", (void *)0x3000000, 102 * FT_PAGE_SIZE, &err));

@@ -69,8 +69,13 @@ static int any_state(void *user, const void *buf, size_t len, struct ft_error *e
 
 static struct ft_vmm_ops plain_ops(void)
 {
-	return (struct ft_vmm_ops){ .struct_size = sizeof(struct ft_vmm_ops), .track_start = nothing, .collect_dirty = no_pages,
-				    .pause = nothing, .save_state = no_state, .resume = nothing, .load_state = any_state,
+	return (struct ft_vmm_ops){ .struct_size = sizeof(struct ft_vmm_ops),
+				    .track_start = nothing,
+				    .collect_dirty = no_pages,
+				    .pause = nothing,
+				    .save_state = no_state,
+				    .resume = nothing,
+				    .load_state = any_state,
 				    .activate = nothing };
 }
 
@@ -211,7 +216,8 @@ Test(session, regions_are_checked)
 	fails(ft_session_add_region(s, "x", NULL, PAGE, &err), &err, -EINVAL, "address");
 	fails(ft_session_add_region(s, "", mem + 4 * PAGE, PAGE, &err), &err, -EINVAL, "name");
 	fails(ft_session_add_region(s, name, mem + 4 * PAGE, PAGE, &err), &err, -EINVAL, "name");
-	cr_assert_eq(ft_session_add_region(s, "ram", mem + 4 * PAGE, PAGE, NULL), -EEXIST, "the code needs no sentence");
+	cr_assert_eq(ft_session_add_region(s, "ram", mem + 4 * PAGE, PAGE, NULL), -EEXIST,
+		     "the code needs no sentence");
 	fails(ft_session_remove_region(s, 1, &err), &err, -EINVAL, "no region 1");
 	for (unsigned i = 1; i < FT_REGIONS_MAX; i++) {
 		snprintf(name, sizeof(name), "r%u", i);
@@ -249,7 +255,8 @@ Test(session, live_settings_change_and_others_do_not)
 		snprintf(value, sizeof(value), "%" PRIu64, opt->min + 300);
 		cr_assert_eq(ft_session_get(s, opt->name, text, sizeof(text)), 0);
 		if (is_live) {
-			cr_assert_eq(ft_session_set(s, opt->name, choice ? choice : value, &err), 0, "%s: %s", opt->name, err.msg);
+			cr_assert_eq(ft_session_set(s, opt->name, choice ? choice : value, &err), 0, "%s: %s",
+				     opt->name, err.msg);
 			cr_assert_eq(ft_session_get(s, opt->name, again, sizeof(again)), 0);
 			cr_assert_str_eq(again, choice ? choice : value);
 			cr_assert_neq(ft_session_set(s, opt->name, "nonsense", &err), 0);
@@ -527,7 +534,8 @@ static void check_refused(struct pair *p, struct ft_session *primary, const char
 	free(stats);
 }
 
-static void refused_pair(const char *primary, const char *secondary, const struct sim_config *other, const char *identity, const char *part)
+static void refused_pair(const char *primary, const char *secondary, const struct sim_config *other,
+			 const char *identity, const char *part)
 {
 	struct pair_options opt;
 	struct ft_config cfg;
@@ -618,7 +626,8 @@ Test(running, checkpoint_and_wait_keep_their_time)
 	pair_wait_protected(&p);
 	cr_assert_eq(ft_session_checkpoint(p.primary, WAIT_MS, &epoch, &err), 0, "%s", err.msg);
 	ft_session_status(p.primary, &st);
-	cr_assert(st.epoch_acked >= epoch && epoch > 1, "epoch %" PRIu64 ", acknowledged %" PRIu64, epoch, st.epoch_acked);
+	cr_assert(st.epoch_acked >= epoch && epoch > 1, "epoch %" PRIu64 ", acknowledged %" PRIu64, epoch,
+		  st.epoch_acked);
 	proxy_set_mode(p.proxy, PROXY_STALL);
 	begun = now_ns();
 	fails(ft_session_checkpoint(p.primary, 100, &epoch, &err), &err, -ETIMEDOUT, "not acknowledged within 100 ms");
@@ -642,7 +651,8 @@ Test(running, guest_is_held_and_given_back)
 		cr_assert_eq(ft_session_pause_guest(p.primary, WAIT_MS, &err), 0, "%s", err.msg);
 		cr_assert_eq(ft_session_pause_guest(p.primary, WAIT_MS, &err), 0, "%s", err.msg);
 		steps = sim_steps(p.primary_sim);
-		cr_assert_eq(ft_session_checkpoint(p.primary, WAIT_MS, &epoch, &err), 0, "while it is held: %s", err.msg);
+		cr_assert_eq(ft_session_checkpoint(p.primary, WAIT_MS, &epoch, &err), 0, "while it is held: %s",
+			     err.msg);
 		cr_assert_eq(sim_output_held(p.primary_sim), 0, "all that it sent is committed");
 		ft_session_status(p.primary, &st);
 		cr_assert(st.guest_paused && st.is_protected && sim_is_paused(p.primary_sim));
@@ -797,7 +807,8 @@ static void note(void *user, const struct ft_event *ev)
 
 Test(events, come_in_order)
 {
-	static const enum ft_state expected[] = { FT_STATE_CONNECTING, FT_STATE_SYNCING, FT_STATE_PROTECTED, FT_STATE_IDLE };
+	static const enum ft_state expected[] = { FT_STATE_CONNECTING, FT_STATE_SYNCING, FT_STATE_PROTECTED,
+						  FT_STATE_IDLE };
 	struct heard heard = { 0 };
 	struct pair_options opt;
 	struct pair p;
@@ -816,7 +827,8 @@ Test(events, come_in_order)
 	cr_assert_null(heard.wrong, "%s", heard.wrong);
 	cr_assert_eq(heard.nr_states, sizeof(expected) / sizeof(expected[0]));
 	cr_assert_arr_eq(heard.state, expected, sizeof(expected));
-	cr_assert(heard.nr_sync >= 1 && heard.nr_epochs >= 5, "%u of sync, %u of epochs", heard.nr_sync, heard.nr_epochs);
+	cr_assert(heard.nr_sync >= 1 && heard.nr_epochs >= 5, "%u of sync, %u of epochs", heard.nr_sync,
+		  heard.nr_epochs);
 	pair_close(&p);
 }
 
@@ -830,7 +842,8 @@ static int report_extra(struct ft_dirty *dirty, int r)
 	int at = extra_index;
 
 	if (!r && at >= 0)
-		ft_dirty_add(dirty, (uint32_t)at, 0, 16); /* -ERANGE from a connection that began before the region was there */
+		ft_dirty_add(dirty, (uint32_t)at, 0,
+			     16); /* -ERANGE from a connection that began before the region was there */
 	return r;
 }
 
@@ -895,11 +908,13 @@ Test(regions, come_and_go_under_way, .timeout = 120)
 	memset(extra, 0xe1, 16 * PAGE);
 	extra_index = ft_session_add_region(p.primary, "extra", extra, 16 * PAGE, &err);
 	cr_assert_geq(extra_index, 1, "%s", err.msg);
-	pair_check_unprotected(&p, "region extra is missing here"); /* said by the secondary, which has no such region */
+	pair_check_unprotected(&p,
+			       "region extra is missing here"); /* said by the secondary, which has no such region */
 	renew_secondary(&p, address, second);
 	pair_wait(p.primary, STATE(PROTECTED));
 	memset(extra, 0xe2, 16 * PAGE);
-	for (unsigned i = 0; i < 2; i++) /* twice: we are not the guest, and do not stop for an epoch that is being cut just now */
+	for (unsigned i = 0; i < 2;
+	     i++) /* twice: we are not the guest, and do not stop for an epoch that is being cut just now */
 		cr_assert_eq(ft_session_checkpoint(p.primary, WAIT_MS, &epoch, &err), 0, "%s", err.msg);
 	ft_session_stop(p.primary);
 	pair_wait(p.secondary, STATE(WAITING));

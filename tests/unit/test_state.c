@@ -20,7 +20,8 @@ Test(state, changes_stay_in_the_role)
 	unsigned seen = 0;
 
 	for (enum ft_role role = FT_ROLE_PRIMARY; role <= FT_ROLE_SECONDARY; role++) {
-		FOR_EACH_CHANGE(role, from, event, change) {
+		FOR_EACH_CHANGE(role, from, event, change)
+		{
 			enum ft_role of = state_facts(from)->role;
 
 			if (of && of != role)
@@ -36,7 +37,8 @@ Test(state, changes_stay_in_the_role)
 
 Test(state, held_output_is_let_out_only_where_the_table_says_so)
 {
-	FOR_EACH_CHANGE(FT_ROLE_PRIMARY, from, event, change) {
+	FOR_EACH_CHANGE(FT_ROLE_PRIMARY, from, event, change)
+	{
 		bool held = state_facts(from)->output_held, still = state_facts(change->next)->output_held;
 
 		if (role_of(from) != FT_ROLE_PRIMARY)
@@ -44,7 +46,8 @@ Test(state, held_output_is_let_out_only_where_the_table_says_so)
 		if (held && !still)
 			cr_assert(change->actions & ACT_RELEASE_OUTPUT, "%s --%s-->: output would be held for ever",
 				  ft_state_name(from), state_event_name(event));
-		if (change->next == FT_STATE_SUSPECT || change->next == FT_STATE_FENCED || change->next == FT_STATE_PROTECTED)
+		if (change->next == FT_STATE_SUSPECT || change->next == FT_STATE_FENCED ||
+		    change->next == FT_STATE_PROTECTED)
 			cr_assert(!(change->actions & ACT_RELEASE_OUTPUT), "%s --%s-->: output leaves",
 				  ft_state_name(from), state_event_name(event));
 	}
@@ -62,8 +65,10 @@ Test(state, a_lost_peer_never_releases_output_by_itself)
 
 Test(state, fenced_is_final_and_stops_the_guest)
 {
-	FOR_EACH_CHANGE(FT_ROLE_PRIMARY, from, event, change) {
-		cr_assert_neq(from, FT_STATE_FENCED, "FENCED --%s--> %s", state_event_name(event), ft_state_name(change->next));
+	FOR_EACH_CHANGE(FT_ROLE_PRIMARY, from, event, change)
+	{
+		cr_assert_neq(from, FT_STATE_FENCED, "FENCED --%s--> %s", state_event_name(event),
+			      ft_state_name(change->next));
 		if (change->next == FT_STATE_FENCED) {
 			cr_assert(change->actions & ACT_STOP_GUEST);
 			cr_assert_eq(event, EV_PEER_ACTIVE);
@@ -76,7 +81,8 @@ Test(state, fenced_is_final_and_stops_the_guest)
 
 Test(state, an_image_that_the_primary_left_behind_is_marked_stale)
 {
-	FOR_EACH_CHANGE(FT_ROLE_SECONDARY, from, event, change) {
+	FOR_EACH_CHANGE(FT_ROLE_SECONDARY, from, event, change)
+	{
 		bool had = from == FT_STATE_STANDBY || from == FT_STATE_STANDBY_SUSPECT;
 		bool has = state_facts(change->next)->complete_image;
 
@@ -92,7 +98,8 @@ Test(state, promotion_ends_active_or_refused)
 {
 	unsigned ways = 0;
 
-	FOR_EACH_CHANGE(FT_ROLE_SECONDARY, from, event, change) {
+	FOR_EACH_CHANGE(FT_ROLE_SECONDARY, from, event, change)
+	{
 		if (from != FT_STATE_PROMOTING)
 			continue;
 		cr_assert(change->next == FT_STATE_ACTIVE || change->next == FT_STATE_REFUSED);
@@ -110,7 +117,7 @@ Test(state, every_state_can_be_reached)
 
 		for (unsigned i = 0; i < FT_STATE_COUNT; i++)
 			FOR_EACH_CHANGE(role, from, event, change)
-				reached[change->next] |= reached[from];
+		reached[change->next] |= reached[from];
 		for (enum ft_state s = 0; s < FT_STATE_COUNT; s++)
 			if (state_facts(s)->role == role)
 				cr_assert(reached[s], "%s is never reached", ft_state_name(s));

@@ -38,19 +38,19 @@ static const struct kind kinds[] = {
 	{ "fault(seed=11)/", "loopback:unit" },
 };
 /* The same test over each; plain tests, since criterion leaks its arrays of parameters. */
-#define ONE_KIND(suite, name, i, label)                                        \
-	Test(suite, name##_over_##label, .timeout = 120)                       \
-	{                                                                      \
-		suite##_##name(&kinds[i]);                                     \
+#define ONE_KIND(suite, name, i, label)                                                                                \
+	Test(suite, name##_over_##label, .timeout = 120)                                                               \
+	{                                                                                                              \
+		suite##_##name(&kinds[i]);                                                                             \
 	}
-#define EACH_KIND(suite, name)                                                 \
-	static void suite##_##name(const struct kind *k);                      \
-	ONE_KIND(suite, name, 0, tcp4)                                         \
-	ONE_KIND(suite, name, 1, tcp6)                                         \
-	ONE_KIND(suite, name, 2, loopback)                                     \
-	ONE_KIND(suite, name, 3, fault_delay)                                  \
-	ONE_KIND(suite, name, 4, fault_reorder)                                \
-	ONE_KIND(suite, name, 5, fault_loopback)                               \
+#define EACH_KIND(suite, name)                                                                                         \
+	static void suite##_##name(const struct kind *k);                                                              \
+	ONE_KIND(suite, name, 0, tcp4)                                                                                 \
+	ONE_KIND(suite, name, 1, tcp6)                                                                                 \
+	ONE_KIND(suite, name, 2, loopback)                                                                             \
+	ONE_KIND(suite, name, 3, fault_delay)                                                                          \
+	ONE_KIND(suite, name, 4, fault_reorder)                                                                        \
+	ONE_KIND(suite, name, 5, fault_loopback)                                                                       \
 	static void suite##_##name(const struct kind *k)
 
 static uint64_t soon(void)
@@ -191,7 +191,8 @@ static void *write_rounds(void *arg)
 			for (size_t i = 0; i < len; i++)
 				arena[used++] = area[at + i] = (uint8_t)mix(&seed);
 			if (w->result == 0)
-				w->result = tp_write(w->c, w->lane, 0, w->lane * AREA + at, v, 2, &ticket, soon(), &w->err);
+				w->result =
+					tp_write(w->c, w->lane, 0, w->lane * AREA + at, v, 2, &ticket, soon(), &w->err);
 		}
 		if (w->result == 0) {
 			uint64_t h = hash(area, AREA);
@@ -242,7 +243,8 @@ EACH_KIND(transport, writes_are_in_place_when_the_message_comes)
 
 EACH_KIND(transport, messages_of_all_sizes)
 {
-	static const size_t sizes[] = { 0, 1, 15, 16, 17, 1023, 1024, 1025, 1039, 1040, 1041, 4095, 4096, 4097, 4111, 4112, 4113, 65535, 65536 };
+	static const size_t sizes[] = { 0,    1,    15,   16,   17,   1023, 1024, 1025,  1039, 1040,
+					1041, 4095, 4096, 4097, 4111, 4112, 4113, 65535, 65536 };
 	static uint8_t out[TP_MESSAGE_MAX + 1];
 	struct duo d;
 
@@ -250,7 +252,9 @@ EACH_KIND(transport, messages_of_all_sizes)
 	for (size_t i = 0; i < sizeof(out); i++)
 		out[i] = (uint8_t)(i * 7 + (i >> 8));
 	for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) {
-		struct iovec v[3] = { { out, sizes[i] / 3 }, { out, 0 }, { out + sizes[i] / 3, sizes[i] - sizes[i] / 3 } };
+		struct iovec v[3] = { { out, sizes[i] / 3 },
+				      { out, 0 },
+				      { out + sizes[i] / 3, sizes[i] - sizes[i] / 3 } };
 		uint32_t lane;
 		size_t len;
 
@@ -375,7 +379,8 @@ static void refused(const struct kind *k, uint32_t window, uint64_t offset, size
 		tp_window_close(d.b, 0);
 	cr_assert_eq(tp_write(d.a, 1, window, offset, &(struct iovec){ octets, len }, 1, NULL, soon(), &d.err), 0);
 	cr_assert_eq(send_text(d.a, 1, "after", soon(), &d.err), 0, "%s", d.err.msg);
-	cr_assert_eq(recv_text(d.b, soon(), &d.err), -EPROTO, "window %u offset %llu", window, (unsigned long long)offset);
+	cr_assert_eq(recv_text(d.b, soon(), &d.err), -EPROTO, "window %u offset %llu", window,
+		     (unsigned long long)offset);
 	cr_assert(strstr(d.err.msg, "broke the protocol"), "%s", d.err.msg);
 	cr_assert_eq(recv_text(d.b, soon(), &again), -EPROTO);
 	cr_assert_eq(send_text(d.b, 0, "x", soon(), &again), strstr(k->wrap, "reorder") ? 0 : -EPROTO, "%s", again.msg);
@@ -561,7 +566,8 @@ EACH_KIND(waits, end_when_the_peer_dies)
 	waiters_join(w, t);
 	cr_assert(now_ns() - before < LONG_MS * NS_PER_MS / 2);
 	for (int i = 0; i < NR_WAITS; i++)
-		cr_assert(w[i].result == -ECONNRESET || w[i].result == -EPIPE, "wait %d: %d %s", i, w[i].result, w[i].err.msg);
+		cr_assert(w[i].result == -ECONNRESET || w[i].result == -EPIPE, "wait %d: %d %s", i, w[i].result,
+			  w[i].err.msg);
 	cr_assert_eq(w[WAIT_RECV].result, -ECONNRESET, "%s", w[WAIT_RECV].err.msg);
 	cr_assert_eq(recv_text(d.a, soon(), &d.err), -ECONNRESET, "%s", d.err.msg);
 	duo_close(&d);
@@ -852,7 +858,8 @@ Test(tcp, sets_that_do_not_fit_together_are_not_joined, .timeout = 60)
 		for (int i = 0; i < 2; i++)
 			raw_send(fd[i], &p[i], sizeof(p[i]));
 		/* variant 4 is in order, or the others would show nothing */
-		cr_assert_eq(tp_accept(d.l, &c, deadline_in_ms(variant == 4 ? LONG_MS : 100), -1, &d.err), variant == 4 ? 0 : -ETIMEDOUT);
+		cr_assert_eq(tp_accept(d.l, &c, deadline_in_ms(variant == 4 ? LONG_MS : 100), -1, &d.err),
+			     variant == 4 ? 0 : -ETIMEDOUT);
 		tp_close(c);
 		close(fd[0]);
 		close(fd[1]);
@@ -898,7 +905,8 @@ static void raw_open(struct raw *r)
 	cr_assert_eq(tp_accept(r->d.l, &r->d.b, soon(), -1, &r->d.err), 0, "%s", r->d.err.msg);
 	for (uint32_t i = 0; i < 2; i++) {
 		cr_assert_eq(recv(r->fd[i], &answer, sizeof(answer), MSG_WAITALL), (ssize_t)sizeof(answer));
-		cr_assert(from_be16(answer.lane) == i && from_be16(answer.lanes) == 2 && from_be16(answer.status) == TCP_OK);
+		cr_assert(from_be16(answer.lane) == i && from_be16(answer.lanes) == 2 &&
+			  from_be16(answer.status) == TCP_OK);
 		cr_assert_eq(from_be32(answer.credits), 3);
 		cr_assert_eq(memcmp(answer.token, "fifteen octets.", 16), 0);
 	}
@@ -928,7 +936,8 @@ struct write_frame {
 static struct write_frame good_write(void)
 {
 	return (struct write_frame){ .frame = frame(FRAME_WRITE, 2, 2 * sizeof(struct tcp_extent) + 8, 1),
-				     .extent = { { to_be32(0), to_be32(5), to_be64(95) }, { to_be32(0), to_be32(3), to_be64(0) } },
+				     .extent = { { to_be32(0), to_be32(5), to_be64(95) },
+						 { to_be32(0), to_be32(3), to_be64(0) } },
 				     .octets = "lasthead" };
 }
 
@@ -950,7 +959,8 @@ Test(tcp, frames_with_one_wrong_field_are_a_breach, .timeout = 60)
 	struct write_frame w;
 	struct tcp_frame f;
 
-#define BREACH_FRAME(kind, count, len, number) (f = frame(kind, count, len, number), breach(&f, sizeof(f), #kind #count #len #number))
+#define BREACH_FRAME(kind, count, len, number)                                                                         \
+	(f = frame(kind, count, len, number), breach(&f, sizeof(f), #kind #count #len #number))
 	BREACH_FRAME(0, 0, 0, 1);
 	BREACH_FRAME(5, 0, 0, 1);
 	BREACH_FRAME(0xffff, 0, 0, 1);
@@ -1001,7 +1011,8 @@ Test(tcp, credits_are_given_back_by_halves_of_the_window, .timeout = 60)
 	for (int i = 0; i < 2; i++)
 		cr_assert_eq(recv_text(r.d.b, soon(), &r.d.err), 0, "%s", r.d.err.msg);
 	cr_assert_eq(recv(r.fd[1], &f, sizeof(f), MSG_WAITALL), (ssize_t)sizeof(f));
-	cr_assert(from_be16(f.kind) == FRAME_CREDIT && from_be64(f.number) == 2, "half the window is given back at once");
+	cr_assert(from_be16(f.kind) == FRAME_CREDIT && from_be64(f.number) == 2,
+		  "half the window is given back at once");
 	raw_close(&r);
 }
 
@@ -1068,7 +1079,8 @@ Test(tcp, a_stream_truncated_at_each_octet, .timeout = 120)
 /* One lane dies; what the others brought is handed out first. */
 Test(tcp, an_end_is_told_last, .timeout = 60)
 {
-	struct tcp_frame f[3] = { frame(FRAME_MESSAGE, 0, 0, 1), frame(FRAME_MESSAGE, 0, 0, 2), frame(FRAME_MESSAGE, 0, 0, 3) };
+	struct tcp_frame f[3] = { frame(FRAME_MESSAGE, 0, 0, 1), frame(FRAME_MESSAGE, 0, 0, 2),
+				  frame(FRAME_MESSAGE, 0, 0, 3) };
 	struct raw r;
 
 	raw_open(&r);
@@ -1152,8 +1164,10 @@ Test(tcp, a_message_that_is_cut_by_its_deadline_breaks_the_connection, .timeout 
 
 Test(tcp, addresses, .timeout = 60)
 {
-	static const char *const bad[] = { "",	    "host",   "1.2.3.4:",  "1.2.3.4:x", "1.2.3.4:70000", "1.2.3.4:-1",
-					   "::1:7", "[::1:7", "[::1]7000", "tcp:",	"127.0.0.1:0",	 "127.0.0.1:1x" };
+	static const char *const bad[] = {
+		"",      "host",   "1.2.3.4:",  "1.2.3.4:x", "1.2.3.4:70000", "1.2.3.4:-1",
+		"::1:7", "[::1:7", "[::1]7000", "tcp:",      "127.0.0.1:0",   "127.0.0.1:1x"
+	};
 	struct tp_params p = { .lanes = 2 };
 	struct ft_error err;
 	struct tp_conn *c;
@@ -1398,7 +1412,8 @@ Test(fault, reorder_lets_lanes_overtake, .timeout = 60)
 	fault_open(&d, "reorder=1,seed=3");
 	for (unsigned i = 0; i < 100; i++) {
 		for (uint32_t lane = 1; lane < LANES; lane++)
-			cr_assert_eq(tp_send(d.a, lane, &(struct iovec){ &i, sizeof(i) }, 1, soon(), &d.err), 0, "%s", d.err.msg);
+			cr_assert_eq(tp_send(d.a, lane, &(struct iovec){ &i, sizeof(i) }, 1, soon(), &d.err), 0, "%s",
+				     d.err.msg);
 		for (uint32_t got = 0; i >= 3 && got < LANES - 1; got++) {
 			uint32_t lane;
 			unsigned number;
@@ -1417,9 +1432,16 @@ Test(fault, reorder_lets_lanes_overtake, .timeout = 60)
 
 Test(fault, specifications_that_make_no_sense_are_refused, .timeout = 60)
 {
-	static const char *const bad[] = { "fault(", "fault(x", "fault(seed)/loopback:x", "fault(seed=)/loopback:x", "fault(seed=1/loopback:x",
-					   "fault(seed=1)loopback:x", "fault(nothing=1)/loopback:x", "fault(stall=3)/loopback:x",
-					   "fault(seed=-1)/loopback:x", "fault(averyveryverylongkey=1)/loopback:x" };
+	static const char *const bad[] = { "fault(",
+					   "fault(x",
+					   "fault(seed)/loopback:x",
+					   "fault(seed=)/loopback:x",
+					   "fault(seed=1/loopback:x",
+					   "fault(seed=1)loopback:x",
+					   "fault(nothing=1)/loopback:x",
+					   "fault(stall=3)/loopback:x",
+					   "fault(seed=-1)/loopback:x",
+					   "fault(averyveryverylongkey=1)/loopback:x" };
 	struct tp_params p = { .lanes = 2 };
 	struct tp_listener *l;
 	struct ft_error err;

@@ -211,8 +211,8 @@ struct ft_config {
 	uint64_t staging_bytes;	     /* cap of the primary's staging memory */
 	uint64_t state_max;	     /* cap of one device state */
 	uint32_t record_payload;     /* 1: pages go into the recording too */
-	uint32_t huge_pages;	     /* 1: advise huge pages for staging and receive memory */
-	uint32_t lock_memory;	     /* 1: mlock staging (RLIMIT_MEMLOCK is checked before the start) */
+	uint32_t huge_pages;	     /* primary; 1: advise huge pages for staging memory */
+	uint32_t lock_memory;	     /* 1: mlock staging and receive memory (RLIMIT_MEMLOCK is checked before the start) */
 	enum ft_on_loss on_loss;     /* live */
 	enum ft_at_cap at_cap;	     /* live */
 };

@@ -54,25 +54,42 @@ static int set_peer(void *user, const struct cli_option *opt, const char *value,
 }
 
 #define GUEST_OPTIONS                                                                                                  \
-	{ .name = "size", .arg = "SIZE", .help = "memory of the guest (default 64M)", .group = "Guest (the same on both sides)",  \
-	  .offset = offsetof(struct args, size_bytes), .set = cli_set_size },                                          \
-	CLI_U32(struct args, sim.nr_cpus, "cpus", 0, "N", "vCPUs (default 2)"),                                        \
-	{ .name = "pattern", .arg = "NAME", .help = "what the vCPUs write: uniform, hot, sequential, sparse, zero, rewrite, scatter, mixed", \
-	  .set = set_pattern },                                                                                        \
-	CLI_U64(struct args, sim.seed, "seed", 0, "N", "of everything the guest does"),                                \
-	CLI_U64(struct args, sim.working_set_pages, "working-set", 0, "PAGES", "pages that are written (default: all)"), \
-	CLI_U64(struct args, sim.prefill_pages, "prefill", 0, "PAGES", "pages that are filled at the start"),          \
-	CLI_U64(struct args, sim.output_every, "output-every", 0, "N", "steps from one message of a vCPU to its next; 0: none"), \
-	CLI_U64(struct args, sim.rate, "rate", 0, "N", "pages a second; 0: as fast as it goes (default 20000)"),       \
-	CLI_SIZE(struct args, sim.state_bytes, "state", 0, "SIZE", "device state (default 16K)"),                      \
-	CLI_FLAG(struct args, sim.checksum, "checksum", 0, "put a checksum of the memory into the device state")
+	{ .name = "size",                                                                                              \
+	  .arg = "SIZE",                                                                                               \
+	  .help = "memory of the guest (default 64M)",                                                                 \
+	  .group = "Guest (the same on both sides)",                                                                   \
+	  .offset = offsetof(struct args, size_bytes),                                                                 \
+	  .set = cli_set_size },                                                                                       \
+		CLI_U32(struct args, sim.nr_cpus, "cpus", 0, "N", "vCPUs (default 2)"),                                \
+		{ .name = "pattern",                                                                                   \
+		  .arg = "NAME",                                                                                       \
+		  .help = "what the vCPUs write: uniform, hot, sequential, sparse, zero, rewrite, scatter, mixed",     \
+		  .set = set_pattern },                                                                                \
+		CLI_U64(struct args, sim.seed, "seed", 0, "N", "of everything the guest does"),                        \
+		CLI_U64(struct args, sim.working_set_pages, "working-set", 0, "PAGES",                                 \
+			"pages that are written (default: all)"),                                                      \
+		CLI_U64(struct args, sim.prefill_pages, "prefill", 0, "PAGES", "pages that are filled at the start"),  \
+		CLI_U64(struct args, sim.output_every, "output-every", 0, "N",                                         \
+			"steps from one message of a vCPU to its next; 0: none"),                                      \
+		CLI_U64(struct args, sim.rate, "rate", 0, "N",                                                         \
+			"pages a second; 0: as fast as it goes (default 20000)"),                                      \
+		CLI_SIZE(struct args, sim.state_bytes, "state", 0, "SIZE", "device state (default 16K)"),              \
+		CLI_FLAG(struct args, sim.checksum, "checksum", 0,                                                     \
+			 "put a checksum of the memory into the device state")
 
 #define RUN_OPTIONS                                                                                                    \
-	{ .name = "control", .arg = "PATH", .help = "control socket for ftctl", .group = "Running",                    \
-	  .offset = offsetof(struct args, control), .set = cli_set_string, .letter = 'c' },                            \
-	CLI_U32(struct args, seconds, "seconds", 0, "N", "end by itself after so long (default: at SIGINT or SIGTERM)"), \
-	CLI_U32(struct args, every_s, "every", 0, "N", "print a status line every so many seconds (default: never)"),  \
-	CLI_FLAG(struct args, verbose, "verbose", 'v', "the library's log lines on standard error")
+	{ .name = "control",                                                                                           \
+	  .arg = "PATH",                                                                                               \
+	  .help = "control socket for ftctl",                                                                          \
+	  .group = "Running",                                                                                          \
+	  .offset = offsetof(struct args, control),                                                                    \
+	  .set = cli_set_string,                                                                                       \
+	  .letter = 'c' },                                                                                             \
+		CLI_U32(struct args, seconds, "seconds", 0, "N",                                                       \
+			"end by itself after so long (default: at SIGINT or SIGTERM)"),                                \
+		CLI_U32(struct args, every_s, "every", 0, "N",                                                         \
+			"print a status line every so many seconds (default: never)"),                                 \
+		CLI_FLAG(struct args, verbose, "verbose", 'v', "the library's log lines on standard error")
 
 static const struct cli_option primary_options[] = {
 	{ .name = "secondary", .arg = "HOST:PORT", .help = "where the secondary listens", .set = set_peer },
@@ -84,10 +101,9 @@ static const struct cli_option primary_options[] = {
 static const struct cli_option secondary_options[] = {
 	CLI_STRING(struct args, output, "output", 'o', "FILE",
 		   "the primary's: after a failover check that all in it is known here"),
-	CLI_FLAG(struct args, auto_failover, "auto-failover", 0, "promote when the primary is lost, without waiting for ftctl"),
-	GUEST_OPTIONS,
-	RUN_OPTIONS,
-	CLI_END
+	CLI_FLAG(struct args, auto_failover, "auto-failover", 0,
+		 "promote when the primary is lost, without waiting for ftctl"),
+	GUEST_OPTIONS, RUN_OPTIONS, CLI_END
 };
 
 /* ---- printing ---- */
@@ -111,24 +127,25 @@ static void print_status(struct run *r)
 
 	ft_session_status(r->session, &st);
 	ft_session_stats(r->session, &stats);
-	printf("ftsim: %s: epoch %llu sent, %llu acked, %llu applied; pause p50 %s; %s sent; %s steps\n", ft_state_name(st.state),
-	       (unsigned long long)st.epoch_sent, (unsigned long long)st.epoch_acked, (unsigned long long)st.epoch_applied,
-	       human_ns(pause, stats.dist[FT_METRIC_PAUSE].p50), human_bytes(sent, stats.counter[FT_COUNTER_BYTES_SENT]),
-	       human_count(steps, sim_steps(r->sim)));
+	printf("ftsim: %s: epoch %llu sent, %llu acked, %llu applied; pause p50 %s; %s sent; %s steps\n",
+	       ft_state_name(st.state), (unsigned long long)st.epoch_sent, (unsigned long long)st.epoch_acked,
+	       (unsigned long long)st.epoch_applied, human_ns(pause, stats.dist[FT_METRIC_PAUSE].p50),
+	       human_bytes(sent, stats.counter[FT_COUNTER_BYTES_SENT]), human_count(steps, sim_steps(r->sim)));
 	fflush(stdout);
 }
 
 /* ---- verdict ---- */
 
-static int print_verdict(struct run *r, int ret, const char *what, uint64_t steps, uint64_t pages, const struct ft_error *err)
+static int print_verdict(struct run *r, int ret, const char *what, uint64_t steps, uint64_t pages,
+			 const struct ft_error *err)
 {
 	char s[HUMAN_MAX], p[HUMAN_MAX];
 
 	if (ret)
 		printf("ftsim: verdict: FAIL: %s: %s\n", what, err->msg);
 	else
-		printf("ftsim: verdict: PASS: %s: %s pages are what a replay of %s steps gives\n", what, human_count(p, pages),
-		       human_count(s, steps));
+		printf("ftsim: verdict: PASS: %s: %s pages are what a replay of %s steps gives\n", what,
+		       human_count(p, pages), human_count(s, steps));
 	fflush(stdout);
 	(void)r;
 	return ret ? 1 : 0;
@@ -341,11 +358,20 @@ static int run_secondary(void *user, int argc, char **argv)
 }
 
 static const struct cli_command commands[] = {
-	{ .name = "primary", .help = "run the guest and protect it", .options = primary_options, .run = run_primary,
-	  .settings = FT_OPT_PRIMARY, .config = offsetof(struct args, cfg) },
-	{ .name = "secondary", .help = "keep a standby of it", .options = secondary_options, .run = run_secondary,
-	  .settings = FT_OPT_SECONDARY, .config = offsetof(struct args, cfg),
-	  .more = "After a failover the memory is compared with a replay of what the guest did, and a line with the verdict is printed." },
+	{ .name = "primary",
+	  .help = "run the guest and protect it",
+	  .options = primary_options,
+	  .run = run_primary,
+	  .settings = FT_OPT_PRIMARY,
+	  .config = offsetof(struct args, cfg) },
+	{ .name = "secondary",
+	  .help = "keep a standby of it",
+	  .options = secondary_options,
+	  .run = run_secondary,
+	  .settings = FT_OPT_SECONDARY,
+	  .config = offsetof(struct args, cfg),
+	  .more = "After a failover the memory is compared with a replay of what the guest did, and a line with the "
+		  "verdict is printed." },
 	{ 0 }
 };
 static const struct cli_program program = {
