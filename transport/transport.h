@@ -47,7 +47,7 @@ struct tp_params {
 };
 
 /* URI: "HOST:PORT", "tcp:HOST:PORT", "tcp:[v6%scope]:PORT", "loopback:NAME" (in-process), and "fault(SPEC)/URI", where SPEC
- * is key=value pairs, comma separated (transport/fault.c lists them): a wrapper that misbehaves by a seed. */
+ * is key=value pairs, comma separated (transport/fault_spec.c lists them): a wrapper that misbehaves by a seed. */
 
 /* tp_connect - all lanes, or nothing.  Tries every address of the name until @deadline.  @cancel_fd: becomes readable
  * when the attempt is to be given up (-ECANCELED), or -1. */

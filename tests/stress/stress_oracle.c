@@ -16,7 +16,7 @@
 
 #define EPOCHS_PER_GUEST 100
 
-/* What the wrapper does (transport/fault.c), and what must have come of it before the part is over. */
+/* What the wrapper does (transport/fault*.c), and what must have come of it before the part is over. */
 static const struct fault_kind {
 	const char *spec;
 	bool loses;              /* connections */
