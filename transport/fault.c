@@ -190,6 +190,8 @@ static int recv_inner(struct fault *f, void *buf, uint32_t *lane, size_t *len, u
 		r = wait_fd(tp_poll_fd(f->inner), POLLIN, f->halt_fd, deadline);
 		if (r == -ETIMEDOUT)
 			return err_set(err, r, "%s %s: nothing came", f->conn.name, f->conn.peer);
+		if (r != 0 && conn_fate_rx(&f->conn, NULL) == 0)
+			return err_sys(err, r, "poll");
 		return conn_fate_rx(&f->conn, err);
 	}
 	if (r == 0)
