@@ -4,7 +4,7 @@
  * A pure function: strings in, strings out, no file is opened and nothing is run.  It refuses, before the guest starts,
  * what replication would get wrong without a word (memory that others write, devices without state, output that nobody
  * holds), each with the reason and what to do.  What it cannot see from the words alone (devices that QEMU itself calls
- * unmigratable) is asked of QEMU later, by machine.c, before the first instruction of the guest. */
+ * unmigratable) is asked of QEMU later, by machine_setup.c, before the first instruction of the guest. */
 #ifndef FT_QEMU_CMDLINE_H
 #define FT_QEMU_CMDLINE_H
 

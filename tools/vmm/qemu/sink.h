@@ -11,7 +11,7 @@
 
 struct sink;
 
-/* sink_open - @destination as cmdline.c wrote it ("file,path=log").  @keep: an existing file goes on and is not
+/* sink_open - @destination as cmdline_console.c wrote it ("file,path=log").  @keep: an existing file goes on and is not
  * begun anew.  @said: gets what the user has to know ("pty /dev/pts/3"), or "". */
 int sink_open(struct sink **out, const char *destination, bool keep, char *said, size_t size, struct ft_error *err);
 void sink_close(struct sink *s); /* a terminal gets its settings back */

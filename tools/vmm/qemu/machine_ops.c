@@ -1,0 +1,258 @@
+/* SPDX-License-Identifier: MIT */
+/* machine_ops.c - what a session calls (struct ft_vmm_ops): of the primary, tracking, pause and state, output; of the
+ * secondary, the comparison, loading, and the start of the guest.
+ *
+ * Owns nothing: the parts belong to the machine, see machine_private.h.  Runs on the session's threads, as struct ft_vmm_ops
+ * says for each; is_chosen, is_paused and the estimate are the epoch thread's.  The guard stays armed through the pauses of
+ * epochs, and is disarmed where the guest is to stand for good: held by the operator, or fenced. */
+#include "machine_private.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#include "identity.h"
+#include "launch.h"
+
+#define ESTIMATE_NS (5 * UTIL_NS_PER_MS) /* an estimate is good for so long, and for 20 times what it cost */
+
+/* ---- ops: primary ------------------------------------------------------------------------------- */
+
+static int track_start(void *user, struct ft_error *err)
+{
+	struct machine *m = user;
+	int rc = 0;
+
+	if (!m->is_chosen) {
+		rc = devstate_choose(m->state, err);
+		if (rc)
+			return rc;
+		m->is_chosen = true;
+		machine_say(m, FT_LOG_INFO, "device state is taken by %s, pages are tracked by %s",
+			    devstate_method_name(devstate_method(m->state)), tracker_method(m->tracker));
+	}
+	m->estimate_until_ns = 0;
+	return tracker_arm(m->tracker, err);
+}
+
+static void track_stop(void *user)
+{
+	tracker_disarm(((struct machine *)user)->tracker);
+}
+
+struct collection {
+	struct ft_dirty *dirty;
+	uint32_t region;
+	int rc;
+};
+
+static void add_pages(void *user, uint64_t first, uint64_t nr)
+{
+	struct collection *c = user;
+	int rc = ft_dirty_add(c->dirty, c->region, first, nr);
+
+	if (rc)
+		c->rc = rc;
+}
+
+static int collect_present(void *user, struct ft_dirty *dirty, struct ft_error *err)
+{
+	struct machine *m = user;
+	struct collection c = { dirty, m->region, 0 };
+	int rc = tracker_present(m->ram_fd, m->ram_bytes, add_pages, &c, err);
+
+	return rc ? rc : c.rc ? fail_sys(err, c.rc, "pages of the guest") : 0;
+}
+
+static int collect_dirty(void *user, struct ft_dirty *dirty, struct ft_error *err)
+{
+	struct machine *m = user;
+	struct collection c = { dirty, m->region, 0 };
+	int rc = tracker_collect(m->tracker, m->is_paused, add_pages, &c, err);
+
+	m->estimate_until_ns = 0;
+	return rc ? rc : c.rc ? fail_sys(err, c.rc, "pages of the guest") : 0;
+}
+
+/* Scanning costs 0.2 ms a GiB and more, so the last figure serves for a while. */
+static uint64_t estimate_dirty(void *user)
+{
+	struct machine *m = user;
+	uint64_t begin = util_now_ns(), cost;
+
+	if (begin < m->estimate_until_ns)
+		return m->estimate;
+	m->estimate = tracker_estimate(m->tracker);
+	cost = util_now_ns() - begin;
+	m->estimate_until_ns = begin + (cost * 20 > ESTIMATE_NS ? cost * 20 : ESTIMATE_NS);
+	return m->estimate;
+}
+
+static int pause_guest(void *user, struct ft_error *err)
+{
+	struct machine *m = user;
+	enum devstate_method before = devstate_method(m->state);
+	int rc = devstate_pause(m->state, err);
+
+	if (devstate_method(m->state) != before)
+		machine_say(m, FT_LOG_WARN, "device state: %s failed, going on with %s", devstate_method_name(before),
+			    devstate_method_name(devstate_method(m->state)));
+	m->is_paused = !rc;
+	return rc;
+}
+
+static void *sink_buffer(void *user, size_t want, size_t *cap)
+{
+	return ft_state_buffer(user, want, cap);
+}
+
+static void sink_advance(void *user, size_t len)
+{
+	ft_state_advance(user, len);
+}
+
+static int save_state(void *user, struct ft_state_sink *sink, struct ft_error *err)
+{
+	struct machine *m = user;
+	struct devstate_sink to = { sink_buffer, sink_advance, sink };
+
+	return devstate_save(m->state, &to, err);
+}
+
+static int resume_guest(void *user, struct ft_error *err)
+{
+	struct machine *m = user;
+
+	m->is_paused = false;
+	return devstate_resume(m->state, err);
+}
+
+/* While the operator holds the guest there is a file that says so: who attaches later leaves it stopped. */
+static void mark_held(struct machine *m, bool held)
+{
+	char path[512];
+	int fd;
+
+	if (!m->has_run_dir)
+		return;
+	snprintf(path, sizeof(path), "%s/held", m->run_dir);
+	if (held) {
+		fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+		fd_close(&fd);
+	} else {
+		unlink(path);
+	}
+}
+
+bool machine_is_marked_held(struct machine *m)
+{
+	char path[512];
+
+	snprintf(path, sizeof(path), "%s/held", m->run_dir);
+	return !m->has_run_dir || access(path, F_OK) == 0;
+}
+
+static int guest_hold(void *user, bool hold, struct ft_error *err)
+{
+	struct machine *m = user;
+	int rc = hold ? devstate_stop(m->state, err) : devstate_cont(m->state, err);
+
+	if (rc)
+		return rc;
+	mark_held(m, hold);
+	guard_arm(m->guard, !hold);
+	return 0;
+}
+
+static void output_cut(void *user, uint64_t epoch)
+{
+	consoles_cut(((struct machine *)user)->consoles, epoch);
+}
+
+static void output_release(void *user, uint64_t epoch)
+{
+	consoles_release(((struct machine *)user)->consoles, epoch);
+}
+
+/* The guest runs elsewhere.  The process is stopped as a whole: with `pipe` QEMU is only blocked, and would let the guest run
+ * the moment that we read or die. */
+static void output_drop(void *user)
+{
+	struct machine *m = user;
+
+	guard_arm(m->guard, false);
+	if (syscall(SYS_pidfd_send_signal, m->pidfd, SIGSTOP, NULL, 0) && errno != ESRCH)
+		machine_say(m, FT_LOG_ERROR, "fenced, but QEMU cannot be stopped: %s", strerror(errno));
+	consoles_drop(m->consoles);
+}
+
+/* ---- ops: secondary ----------------------------------------------------------------------------- */
+
+static int check_identity(void *user, const char *identity, struct ft_error *err)
+{
+	return identity_compare(identity, ((struct machine *)user)->identity, err);
+}
+
+/* QEMU ends when it cannot load; its last words say why. */
+static void add_last_words(struct machine *m, struct ft_error *err)
+{
+	char words[200];
+	size_t used = strlen(err->msg);
+
+	launch_last_words(m->log, words, sizeof(words));
+	if (words[0])
+		snprintf(err->msg + used, sizeof(err->msg) - used, " (QEMU: %s)", words);
+}
+
+static int load_state(void *user, const void *buf, size_t len, struct ft_error *err)
+{
+	struct machine *m = user;
+	int rc = devstate_load(m->state, buf, len, err);
+
+	if (rc)
+		add_last_words(m, err);
+	return rc;
+}
+
+static int activate(void *user, struct ft_error *err)
+{
+	struct machine *m = user;
+	int rc = devstate_cont(m->state, err);
+
+	if (rc)
+		return rc;
+	m->was_started = true;
+	guard_arm(m->guard, true);
+	return 0;
+}
+
+static void on_event(void *user, const struct ft_event *event)
+{
+	struct machine *m = user;
+
+	if (m->config.on_event)
+		m->config.on_event(m->config.user, event);
+}
+
+const struct ft_vmm_ops machine_ops = {
+	.struct_size = sizeof(struct ft_vmm_ops),
+	.track_start = track_start,
+	.track_stop = track_stop,
+	.collect_present = collect_present,
+	.collect_dirty = collect_dirty,
+	.estimate_dirty = estimate_dirty,
+	.pause = pause_guest,
+	.save_state = save_state,
+	.resume = resume_guest,
+	.output_cut = output_cut,
+	.output_release = output_release,
+	.output_drop = output_drop,
+	.check_identity = check_identity,
+	.load_state = load_state,
+	.activate = activate,
+	.on_event = on_event,
+	.guest_hold = guest_hold,
+};
