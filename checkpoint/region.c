@@ -145,11 +145,7 @@ struct region_table *region_table_without(const struct region_table *old, uint32
 	t->region[index].base = NULL;
 	t->total_bytes -= t->region[index].len_bytes;
 	t->region[index].nr_pages = t->region[index].len_bytes = 0;
-	t->nr_pages = 0;
-	for (uint32_t i = 0; i < t->count; i++) {
-		t->region[i].first_page = t->nr_pages;
-		t->nr_pages += round_up_64(t->region[i].nr_pages);
-	}
+	lay_out(t);
 	return t;
 }
 
