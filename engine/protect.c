@@ -327,8 +327,8 @@ static void after_loss(struct primary *p)
 	session_config(s, &cfg);
 	p->suspect_until_ns = deadline_in_ms(cfg.suspect_ms);
 	if (p->output_held) {
-		change(p, EV_PEER_LOST_HELD,
-		       p->loss); /* ask the secondary again at once: nothing leaves until we know */
+		/* ask the secondary again at once: nothing leaves until we know */
+		change(p, EV_PEER_LOST_HELD, p->loss);
 		pace(p, &cfg);
 		return;
 	}

@@ -19,11 +19,11 @@
 #include "thread.h"
 
 #define WRITE_PAGES_MAX (TP_WRITE_MAX / FT_PAGE_SIZE)
-#define PIECE_PAGES                                                                                                    \
-	256u /* of a notify-write: 1 MiB stays in the processor's cache from digest to send, and on the other side from receive to
-			  * digest.  bench_pause, ship/TCP: 0.38 to 0.47 with 2048, 0.48 to 0.58 with 256, no better with 128 */
-#define APPLY_NS_PER_PAGE                                                                                              \
-	50000 /* added to commit-timeout for applied: page faults cost 12 to 17 us on nested machines */
+/* Pages of one notify-write: 1 MiB stays in the processor's cache from digest to send, and on the other side from receive to digest.
+ * bench_pause, ship/TCP: 0.38 to 0.47 with 2048 pages, 0.48 to 0.58 with 256, no better with 128. */
+#define PIECE_PAGES 256u
+/* Added to commit-timeout for applied: a page fault costs 12 to 17 us on nested machines. */
+#define APPLY_NS_PER_PAGE 50000
 
 /* What ft-ship has sent of the epoch under way. */
 struct shipment {
