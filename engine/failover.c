@@ -31,7 +31,9 @@ static enum ft_failover_outcome may_promote(struct secondary *c, unsigned flags,
 		err_set(err, -EBUSY, "a failover is under way");
 		return FT_FAILOVER_BUSY;
 	case FT_STATE_REFUSED:
-		err_set(err, -EIO, "this standby cannot be used any more: %.300s", reason);
+		if (force)
+			return FT_FAILOVER_DONE;
+		err_set(err, -EIO, "a failover failed before: %.300s; --force tries again", reason);
 		return FT_FAILOVER_FAILED;
 	case FT_STATE_STANDBY:
 		if (force)

@@ -308,7 +308,10 @@ static void turn_away(struct secondary *c, struct greeting *g, int r, struct ft_
 	if (code == FTW_CODE_NONE && r == -EPROTO)
 		code = FTW_CODE_PROTOCOL;
 	stats_count(&c->s->stats, FT_COUNTER_REFUSALS, 1);
-	log_warn("secondary", "%s: refused %s: %s", c->s->name, tp_peer(g->link->conn), err->msg);
+	if (strcmp(err->msg, c->refusal) != 0) { /* a primary that tries again every second is told of once */
+		memcpy(c->refusal, err->msg, sizeof(c->refusal));
+		log_warn("secondary", "%s: refused %s: %s", c->s->name, tp_peer(g->link->conn), err->msg);
+	}
 	if (code != FTW_CODE_NONE)
 		link_send_reason(g->link, FTW_REFUSE, code, err->msg, deadline_in_ms(SEND_MS));
 	link_destroy(g->link);

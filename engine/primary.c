@@ -225,9 +225,11 @@ static int guest_hold(struct ft_session *s, bool hold, uint32_t timeout_ms, stru
 	int r = 0;
 
 	if (s->role != FT_ROLE_PRIMARY)
-		return err_set(err, -EINVAL, "the guest of a secondary does not run");
+		return err_set(err, -EINVAL, "this side is a secondary: its guest is not ours to stop or start");
 	if (hold && session_state(s) != FT_STATE_PROTECTED)
 		return not_protected(s, err);
+	if (!hold && session_state(s) == FT_STATE_FENCED)
+		return err_set(err, -EPERM, "the other side runs the machine: the guest stays stopped here");
 	pthread_mutex_lock(&s->lock);
 	p->want_hold = hold;
 	p->poked = true;

@@ -64,6 +64,7 @@ struct primary {
 	uint64_t connected_ns; /* the last hello that was answered */
 	uint64_t pace_ms;      /* the last wait after a connection that did not live long; 0: it did */
 	char loss[FT_ERROR_MAX]; /* why the last connection ended */
+	char attempt_error[FT_ERROR_MAX]; /* why the last attempt failed, "" if it did not */
 
 	/* one connection */
 	struct link *link;

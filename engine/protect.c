@@ -372,6 +372,10 @@ static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 	uint64_t until;
 
 	session_config(s, &cfg);
+	if (strcmp(why->msg, p->attempt_error) != 0) { /* told once, not each time */
+		memcpy(p->attempt_error, why->msg, sizeof(p->attempt_error));
+		log_warn("primary", "%s: %s", s->name, why->msg);
+	}
 	snprintf(reason, sizeof(reason), "%s%s%s", p->loss, *p->loss ? "; tried again: " : "", why->msg);
 	reason[FT_ERROR_MAX - 1] = '\0';
 	if (session_state(s) == FT_STATE_SUSPECT) {
@@ -411,6 +415,7 @@ static void attempt(struct primary *p)
 		stats_count(&s->stats, FT_COUNTER_RECONNECTS, 1);
 	reset_connection(p);
 	p->connected_ns = now_ns();
+	p->attempt_error[0] = '\0';
 	change(p, EV_HELLO_OK, NULL);
 	serve(p);
 	if (!session_stopping(s))

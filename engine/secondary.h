@@ -33,6 +33,7 @@ struct secondary {
 
 	/* of the connection; set by ft-accept before ft-receive exists */
 	struct greeting *greeting; /* ft-accept's */
+	char refusal[FT_ERROR_MAX]; /* ft-accept's: the last one that was logged */
 	struct link *link;
 	pthread_t receive_thread;
 	uint8_t session_id[16];

@@ -16,7 +16,7 @@
  *                      |  +------peer-lost------+                              |                            |
  *                      +-------------bye (image stale)-------------------------+      hello-ok: STANDBY_SYNCING (image stale)
  *   WAITING, STANDBY_SYNCING (stale image, forced), STANDBY (forced), STANDBY_SUSPECT --failover--> PROMOTING --promoted--> ACTIVE
- *   PROMOTING --unusable--> REFUSED               inactive --stop--> IDLE
+ *   PROMOTING --unusable--> REFUSED --failover (forced)--> PROMOTING               inactive --stop--> IDLE
  *
  * PROTECTED: output of epochs <= acked is out, later output is held.  SUSPECT: nothing is let out, because we do not know whether
  * the standby runs.  ALONE: we are sure enough (policy) that it does not; output is free.  FENCED: it does; the guest is stopped. */
@@ -91,6 +91,7 @@ static const struct row table[] = {
 	{ 0, FT_STATE_STANDBY_SUSPECT, EV_FAILOVER, { FT_STATE_PROMOTING, ACT_NONE, "failover" } },
 	{ 0, FT_STATE_STANDBY_SUSPECT, EV_STOP, { FT_STATE_IDLE, ACT_MARK_STALE, "stopped" } },
 	{ 0, FT_STATE_PROMOTING, EV_PROMOTED, { FT_STATE_ACTIVE, ACT_NONE, "promoted" } },
+	{ 0, FT_STATE_REFUSED, EV_FAILOVER, { FT_STATE_PROMOTING, ACT_NONE, "forced failover, tried again" } },
 	{ 0, FT_STATE_PROMOTING, EV_UNUSABLE, { FT_STATE_REFUSED, ACT_NONE, "promotion failed" } },
 };
 

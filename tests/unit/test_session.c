@@ -390,6 +390,7 @@ Test(failover, from_a_live_primary_by_force_only_and_it_is_fenced)
 	cr_assert(strstr(st.reason, "promoted") && !st.is_protected && st.guest_paused, "%s", st.reason);
 	fails(ft_session_checkpoint(p.primary, 100, &epoch, &err), &err, -ENOTCONN, "fenced");
 	fails(ft_session_pause_guest(p.primary, 100, &err), &err, -ENOTCONN, "fenced");
+	fails(ft_session_resume_guest(p.primary, 100, &err), &err, -EPERM, "the other side runs the machine");
 	ft_session_status(p.secondary, &st);
 	cr_assert_eq(st.generation, 2);
 	ft_session_stop(p.primary); /* and stays what it is: nobody may think that it runs */
@@ -455,10 +456,11 @@ static void load_or_start_fails(enum sim_op op, const char *part)
 	sim_fail_op(p.secondary_sim, op, 1, 1);
 	failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_FAILED, -EIO, part);
 	cr_assert_eq(state_of(p.secondary), FT_STATE_REFUSED);
-	failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_FAILED, -EIO, "cannot be used any more");
+	failover(&p, 0, FT_FAILOVER_FAILED, -EIO, "a failover failed before");
 	pair_wait(p.primary, STATE(ALONE)); /* the secondary refuses it, and does not run the machine */
 	pair_check_unprotected(&p, "cannot be used any more");
 	pair_check_runs(&p, SOON_MS);
+	failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL); /* it may be the only copy */
 	pair_close(&p);
 }
 

@@ -33,6 +33,7 @@ struct run {
 	struct ft_config cfg;
 	struct machine *machine;
 	struct ft_session *session;
+	struct ft_session *promoted; /* an earlier one, of a secondary that was promoted: it goes on telling an old primary that it lost */
 	struct ft_control *control;
 	bool is_primary; /* of the session there is */
 	FILE *log;
@@ -190,6 +191,14 @@ static int begin_session(struct run *r, enum ft_role role, struct ft_error *err)
 	return 0;
 }
 
+/* The promoted session keeps listening: a primary that was stopped, and comes back, must be told that it lost. */
+static void set_aside(struct run *r)
+{
+	ft_control_set_session(r->control, NULL);
+	r->promoted = r->session;
+	r->session = NULL;
+}
+
 /* The machine runs here and is to be protected by @peer. */
 static void protect(struct run *r, const char *peer)
 {
@@ -197,7 +206,10 @@ static void protect(struct run *r, const char *peer)
 	struct ft_error err = { 0 };
 
 	snprintf(kept, sizeof(kept), "%s", peer);
-	end_session(r);
+	if (r->is_primary)
+		end_session(r);
+	else
+		set_aside(r);
 	r->cfg.peer = kept;
 	if (begin_session(r, FT_ROLE_PRIMARY, &err))
 		report(r, &err);
@@ -215,11 +227,11 @@ static int refuse(struct ft_error *err, int code, const char *text)
 /* [control thread] */
 static int command_protect(struct run *r, const json_t *args, json_t **reply, struct ft_error *err)
 {
-	const char *peer = json_string_value(json_object_get(args, "secondary"));
+	const char *peer = json_string_value(json_object_get(args, "peer"));
 	bool ok;
 
 	if (!peer || !*peer || strlen(peer) >= sizeof(r->want_peer))
-		return refuse(err, -EINVAL, "protect: wants \"secondary\": \"HOST:PORT\"");
+		return refuse(err, -EINVAL, "protect: where does the secondary listen? (\"peer\": \"HOST:PORT\")");
 	pthread_mutex_lock(&r->lock);
 	ok = r->is_primary ? r->state != FT_STATE_FENCED : r->state == FT_STATE_ACTIVE;
 	if (ok)
@@ -228,7 +240,7 @@ static int command_protect(struct run *r, const json_t *args, json_t **reply, st
 	if (!ok)
 		return refuse(err, -EBUSY, "protect: the machine does not run here");
 	wake(r);
-	*reply = json_pack("{s:s}", "secondary", peer);
+	*reply = json_pack("{s:s}", "peer", peer);
 	return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 }
 
@@ -415,6 +427,7 @@ static int finish(struct run *r, bool wanted)
 	}
 	print_lines(r);
 	end_session(r);
+	ft_session_close(r->promoted);
 	print_lines(r);
 	if (wanted && r->role != ROLE_ATTACH) {
 		machine_quit(r->machine, fenced ? 0 : QUIT_MS);

@@ -104,7 +104,7 @@ struct ft_event {
  * at the same time, but for output_release and on_event, which may run beside any other.
  * A callback may call ft_dirty_add, ft_state_* and ft_session_status, nothing else of this header,
  * unless it says more.  Each returns 0 or a negative errno with a sentence in @err (never NULL there).
- * "Bounded" means: must come back within the session's "vmm-timeout" or so; the engine cannot cut it short. */
+ * "Bounded" means: has a time-out of the VMM's own, some seconds at most; the engine cannot cut it short. */
 struct ft_vmm_ops {
 	size_t struct_size;
 
