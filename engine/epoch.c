@@ -215,11 +215,13 @@ int epoch_run(struct primary *p)
 	session_config(p->s, &cfg);
 	job->epoch = p->next_epoch;
 	job->cut_ns = t.start;
+	atomic_store(&p->pausing_ns, t.start);
 	r = freeze(p, job, &batch, &cfg, &t, &err);
 	atomic_store(&p->s->epoch_running,
 		     job->epoch + 1); /* before the guest runs: a checkpoint asked for from now on means the next */
 	resumed = resume_guest(p, &resume_err);
 	t.resumed = now_ns();
+	atomic_store(&p->pausing_ns, 0);
 	batch_ship(p, &batch);
 	if (!r && resumed) {
 		r = resumed;

@@ -66,6 +66,8 @@ struct primary {
 	char loss[FT_ERROR_MAX]; /* why the last connection ended */
 	char attempt_error[FT_ERROR_MAX]; /* why the last attempt failed, "" if it did not */
 
+	_Atomic uint64_t pausing_ns; /* since when the VMM has been asked to pause, 0: it is not; figure for ft-answer */
+
 	/* one connection */
 	struct link *link;
 	pthread_t ship_thread, answer_thread;

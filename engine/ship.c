@@ -10,6 +10,7 @@
 #include "primary.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "clock.h"
@@ -322,6 +323,7 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 struct answers {
 	uint64_t heard_ns, beat_ns; /* last record that came, last heartbeat sent */
 	uint64_t echo_ns;
+	uint64_t pause_told_ns; /* the pause that was complained of */
 };
 
 static int on_goodbye(const struct record_head *head, struct cursor *body, struct ft_error *err)
@@ -363,6 +365,29 @@ static int on_record(struct primary *p, struct answers *a, uint32_t lane, const 
 			return 0;
 		return err_set(err, -EPROTO, "unexpected %s from the secondary", record_name(head->type, name));
 	}
+}
+
+/* The engine cannot cut a VMM's callback short, but it says so: no epoch comes, output is held, and the guest may be standing. */
+static void watch_pause(struct primary *p, struct answers *a, uint64_t now)
+{
+	struct ft_session *s = p->s;
+	uint64_t since = atomic_load(&p->pausing_ns);
+	char text[FT_ERROR_MAX];
+	struct ft_config cfg;
+
+	if (a->pause_told_ns && since != a->pause_told_ns) {
+		a->pause_told_ns = 0;
+		session_reason(s, "");
+	}
+	session_config(s, &cfg);
+	if (!since || now < since + cfg.pause_max_ms * NS_PER_MS || since == a->pause_told_ns)
+		return;
+	a->pause_told_ns = since;
+	snprintf(text, sizeof(text),
+		 "the VMM has not come back from a pause within %u ms (pause-max): no epoch is taken",
+		 cfg.pause_max_ms);
+	log_warn("primary", "%s: %s", s->name, text);
+	session_reason(s, text);
 }
 
 static uint64_t silence_max_ns(const struct primary *p)
@@ -416,6 +441,7 @@ static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft
 			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
 		link_count(p->link, &p->s->stats);
+		watch_pause(p, a, now);
 	}
 	/* judged only when nothing was waiting to be read: a machine that was stopped itself first reads what came meanwhile */
 	if (quiet && now - a->heard_ns > limit)

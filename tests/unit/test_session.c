@@ -961,3 +961,30 @@ Test(regions, memory_of_a_removed_one_is_not_touched, .timeout = 120)
 	pair_check_promoted(&p, &res);
 	pair_close(&p);
 }
+
+static bool reason_has(struct ft_session *s, const char *part)
+{
+	struct ft_status st;
+
+	for (unsigned i = 0; i < 500; i++) {
+		ft_session_status(s, &st);
+		if (part ? strstr(st.reason, part) != NULL : !st.reason[0])
+			return true;
+		nanosleep(&(struct timespec){ .tv_nsec = 10000000 }, NULL);
+	}
+	return false;
+}
+
+Test(primary, a_vmm_that_does_not_come_back_from_a_pause_is_told_of)
+{
+	struct pair p;
+
+	open_pair(&p, "pause-max=100,sync-pause=10", NULL);
+	pair_wait_protected(&p);
+	sim_delay_op(p.primary_sim, SIM_OP_PAUSE, 1500);
+	cr_assert(reason_has(p.primary, "pause-max"));
+	sim_delay_op(p.primary_sim, SIM_OP_PAUSE, 0);
+	cr_assert(reason_has(p.primary, NULL));
+	cr_assert_eq(state_of(p.primary), FT_STATE_PROTECTED);
+	pair_close(&p);
+}

@@ -107,7 +107,8 @@ Test(state, promotion_ends_active_or_refused)
 	}
 	cr_assert_eq(ways, 2);
 	cr_assert_null(state_next(FT_ROLE_SECONDARY, FT_STATE_ACTIVE, EV_HELLO_OK));
-	cr_assert_eq(state_next(FT_ROLE_SECONDARY, FT_STATE_REFUSED, EV_FAILOVER)->next, FT_STATE_PROMOTING); /* forced: it may be the only copy */
+	cr_assert_eq(state_next(FT_ROLE_SECONDARY, FT_STATE_REFUSED, EV_FAILOVER)->next,
+		     FT_STATE_PROMOTING); /* forced: it may be the only copy */
 	cr_assert_null(state_next(FT_ROLE_SECONDARY, FT_STATE_REFUSED, EV_HELLO_OK));
 }
 

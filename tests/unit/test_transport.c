@@ -1414,7 +1414,8 @@ Test(fault, reorder_lets_lanes_overtake, .timeout = 60)
 		for (uint32_t lane = 1; lane < LANES; lane++)
 			cr_assert_eq(tp_send(d.a, lane, &(struct iovec){ &i, sizeof(i) }, 1, soon(), &d.err), 0, "%s",
 				     d.err.msg);
-		for (uint32_t got = 0; i >= 3 && got < LANES - 1; got++) {
+		/* one round behind, no more: this thread is sender and receiver, and a lane that is far behind would use up its credits */
+		for (uint32_t got = 0; i >= 1 && got < LANES - 1; got++) {
 			uint32_t lane;
 			unsigned number;
 			size_t len;

@@ -33,7 +33,8 @@ struct run {
 	struct ft_config cfg;
 	struct machine *machine;
 	struct ft_session *session;
-	struct ft_session *promoted; /* an earlier one, of a secondary that was promoted: it goes on telling an old primary that it lost */
+	struct ft_session *
+		promoted; /* an earlier one, of a secondary that was promoted: it goes on telling an old primary that it lost */
 	struct ft_control *control;
 	bool is_primary; /* of the session there is */
 	FILE *log;

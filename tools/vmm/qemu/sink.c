@@ -25,8 +25,9 @@ struct sink {
 	int out, in, listener; /* -1: none */
 	bool is_socket;        /* out is a socket: no SIGPIPE, and its end is noticed by reading */
 	bool is_pty, is_stdio;
-	bool waits;  /* the last write was short */
-	bool broken; /* a write failed: to be closed by the thread that owns the descriptors */
+	bool waits;    /* the last write was short */
+	bool broken;   /* a write failed: to be closed by the thread that owns the descriptors */
+	uint64_t lost; /* octets that a full disk did not take */
 	bool has_termios;
 	struct termios termios; /* as it was */
 	char *path;             /* of a listening Unix socket, to be removed */
@@ -272,6 +273,20 @@ static void lose_client_locked(struct sink *s)
 	s->waits = s->broken = false;
 }
 
+/* Into a file that was full and has room again. */
+static void mark_gap_locked(struct sink *s)
+{
+	char text[80];
+	int len;
+
+	if (!s->lost)
+		return;
+	len = snprintf(text, sizeof(text), "\n[ft: %llu octets are missing here: no space left]\n",
+		       (unsigned long long)s->lost);
+	if (write(s->out, text, (size_t)len) == len)
+		s->lost = 0;
+}
+
 size_t sink_write(struct sink *s, const void *buf, size_t len)
 {
 	ssize_t n = 0;
@@ -281,9 +296,14 @@ size_t sink_write(struct sink *s, const void *buf, size_t len)
 	if (s->out < 0 || s->broken || (s->is_pty && !pty_is_open(s))) {
 		n = (ssize_t)len; /* nobody is there */
 	} else {
+		mark_gap_locked(s);
 		n = s->is_socket ? send(s->out, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT) : write(s->out, buf, len);
 		if (n < 0 && (errno == EAGAIN || errno == EINTR)) {
 			n = 0;
+		} else if (n < 0 && (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)) {
+			s->lost +=
+				len; /* the guest must not stand still for a full disk; the gap is marked when there is room */
+			n = (ssize_t)len;
 		} else if (n < 0) {
 			s->broken = true;
 			n = (ssize_t)len;
