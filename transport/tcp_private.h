@@ -56,6 +56,7 @@ struct lane {
 	_Atomic uint64_t consumed; /* messages handed out here; tp_recv */
 	_Atomic uint64_t told;     /* the last credit sent; written under the tx turn */
 	_Atomic bool waiting;      /* tp_send waits on credit_fd */
+	_Atomic bool missed;    /* it found another lane's waiter reading: to be woken when that one has left */
 	int credit_fd;
 
 	/* guarded by rx_lock */

@@ -404,8 +404,11 @@ bool tcp_read_for_credit(struct tcp *s, struct lane *l)
 	bool more = false;
 	int r;
 
+	/* set before the trylock: whoever holds the lock now sees it when he has left, and wakes us */
+	atomic_store(&l->missed, true);
 	if (pthread_mutex_trylock(&s->rx_lock) != 0)
 		return false;
+	atomic_store(&l->missed, false);
 	if (conn_fate_rx(&s->conn, NULL) == 0 && l->phase != RX_OVER) {
 		r = read_lane(s, l, false, &why);
 		if (r == -EPROTO)
@@ -416,6 +419,9 @@ bool tcp_read_for_credit(struct tcp *s, struct lane *l)
 		show_news(s);
 	}
 	pthread_mutex_unlock(&s->rx_lock);
+	for (uint32_t i = 0; i < s->conn.lanes; i++)
+		if (atomic_exchange(&s->lane[i].missed, false))
+			event_raise(s->lane[i].credit_fd);
 	return more;
 }
 
