@@ -282,6 +282,47 @@ static void fault_destroy(struct tp_conn *c)
 	free(f);
 }
 
+/* The rest is the inner connection's business. */
+
+static int fault_window(struct tp_conn *c, uint32_t id, void *base, uint64_t len, struct ft_error *err)
+{
+	struct tp_conn *inner = fault_of(c)->inner;
+
+	return inner->ops->window ? inner->ops->window(inner, id, base, len, err) : 0;
+}
+
+static int fault_memory(struct tp_conn *c, void *base, uint64_t len, struct ft_error *err)
+{
+	return tp_memory(fault_of(c)->inner, base, len, err);
+}
+
+static int fault_mirror(struct tp_conn *c, uint32_t window, void *base, uint64_t len, struct ft_error *err)
+{
+	return tp_mirror(fault_of(c)->inner, window, base, len, err);
+}
+
+static void fault_prepare(struct tp_conn *c, uint32_t window, uint64_t offset, uint64_t len)
+{
+	tp_prepare(fault_of(c)->inner, window, offset, len);
+}
+
+static int fault_settle(struct tp_conn *c, uint32_t lane, uint64_t deadline, struct ft_error *err)
+{
+	struct fault *f = fault_of(c);
+	int r = 0;
+
+	pthread_mutex_lock(&f->lock);
+	if (f->spec.reorder)
+		r = fault_await_pump(f, &f->lane[lane], f->lane[lane].posted, deadline, err);
+	pthread_mutex_unlock(&f->lock);
+	return r == 0 ? tp_settle(f->inner, lane, deadline, err) : r;
+}
+
+static void fault_info(struct tp_conn *c, struct tp_info *out)
+{
+	tp_info(fault_of(c)->inner, out);
+}
+
 static const struct tp_conn_ops ops = {
 	.write = fault_write,
 	.completed = fault_completed,
@@ -291,6 +332,12 @@ static const struct tp_conn_ops ops = {
 	.recv = fault_recv,
 	.poll_fd = fault_poll_fd,
 	.stats = fault_stats,
+	.window = fault_window,
+	.memory = fault_memory,
+	.mirror = fault_mirror,
+	.prepare = fault_prepare,
+	.settle = fault_settle,
+	.info = fault_info,
 	.wake = fault_wake,
 	.sever = fault_sever,
 	.destroy = fault_destroy,

@@ -191,6 +191,14 @@ void *windows_at(const struct tp_windows *w, uint32_t id, uint64_t offset, uint6
 	return (uint8_t *)w->slot[id].base + offset;
 }
 
+static void window_clear(struct tp_windows *w, uint32_t id)
+{
+	pthread_mutex_lock(&w->lock);
+	w->slot[id].base = NULL;
+	w->slot[id].len = 0;
+	pthread_mutex_unlock(&w->lock);
+}
+
 int tp_window_open(struct tp_conn *c, uint32_t id, void *base, uint64_t len, struct ft_error *err)
 {
 	struct tp_windows *w = c->windows;
@@ -206,19 +214,83 @@ int tp_window_open(struct tp_conn *c, uint32_t id, void *base, uint64_t len, str
 		w->slot[id].len = len;
 	}
 	pthread_mutex_unlock(&w->lock);
+	if (r == 0 && c->ops->window) {
+		enter(c);
+		r = c->ops->window(c, id, base, len, err);
+		leave(c);
+		if (r != 0)
+			window_clear(w, id);
+	}
 	return r;
 }
 
 void tp_window_close(struct tp_conn *c, uint32_t id)
 {
-	struct tp_windows *w = c->windows;
-
 	if (id >= TP_WINDOWS_MAX)
 		return;
-	pthread_mutex_lock(&w->lock);
-	w->slot[id].base = NULL;
-	w->slot[id].len = 0;
-	pthread_mutex_unlock(&w->lock);
+	window_clear(c->windows, id);
+	if (c->ops->window) {
+		enter(c);
+		c->ops->window(c, id, NULL, 0, NULL);
+		leave(c);
+	}
+}
+
+/* -- what only some transports care for -- */
+
+static int check_memory(const void *base, uint64_t len, struct ft_error *err)
+{
+	return base && len ? 0 : err_set(err, -EINVAL, "memory of %llu octets at %p", (unsigned long long)len, base);
+}
+
+int tp_memory(struct tp_conn *c, void *base, uint64_t len, struct ft_error *err)
+{
+	int r = check_memory(base, len, err);
+
+	if (r != 0 || !c->ops->memory)
+		return r;
+	enter(c);
+	r = conn_fate_tx(c, err);
+	if (r == 0)
+		r = c->ops->memory(c, base, len, err);
+	leave(c);
+	return r;
+}
+
+int tp_mirror(struct tp_conn *c, uint32_t window, void *base, uint64_t len, struct ft_error *err)
+{
+	int r = check_memory(base, len, err);
+
+	if (r == 0 && window >= TP_WINDOWS_MAX)
+		r = err_set(err, -EINVAL, "window %u of %u", window, TP_WINDOWS_MAX);
+	if (r != 0 || !c->ops->mirror)
+		return r;
+	enter(c);
+	r = conn_fate_tx(c, err);
+	if (r == 0)
+		r = c->ops->mirror(c, window, base, len, err);
+	leave(c);
+	return r;
+}
+
+void tp_prepare(struct tp_conn *c, uint32_t window, uint64_t offset, uint64_t len)
+{
+	if (!c->ops->prepare || window >= TP_WINDOWS_MAX || len == 0 || offset > UINT64_MAX - len)
+		return;
+	enter(c);
+	if (conn_fate_tx(c, NULL) == 0)
+		c->ops->prepare(c, window, offset, len);
+	leave(c);
+}
+
+void tp_info(struct tp_conn *c, struct tp_info *out)
+{
+	memset(out, 0, sizeof(*out));
+	if (!c->ops->info)
+		return;
+	enter(c);
+	c->ops->info(c, out);
+	leave(c);
 }
 
 /* -- calls on a connection -- */
@@ -304,6 +376,21 @@ int tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned 
 	return r;
 }
 
+int tp_settle(struct tp_conn *c, uint32_t lane, uint64_t deadline, struct ft_error *err)
+{
+	int r = 0;
+
+	enter(c);
+	if (lane >= c->lanes)
+		r = err_set(err, -EINVAL, "lane %u of %u", lane, c->lanes);
+	if (r == 0)
+		r = conn_fate_tx(c, err);
+	if (r == 0 && c->ops->settle)
+		r = c->ops->settle(c, lane, deadline, err);
+	leave(c);
+	return r;
+}
+
 uint32_t tp_credits(struct tp_conn *c, uint32_t lane)
 {
 	uint32_t n = 0;
@@ -356,6 +443,32 @@ void tp_stats(struct tp_conn *c, struct tp_stats *out)
 
 /* -- making connections -- */
 
+static uint32_t or_default(uint32_t given, uint32_t value)
+{
+	return given ? given : value;
+}
+
+static int check_rdma_params(struct tp_params *p, struct ft_error *err)
+{
+	p->chunk_bytes = or_default(p->chunk_bytes, 1u << 20);
+	p->signal_every = or_default(p->signal_every, 64);
+	p->sq_depth = or_default(p->sq_depth, 256);
+	p->ack_timeout = or_default(p->ack_timeout, 17);
+	p->retry_count = or_default(p->retry_count, 6);
+	if ((p->chunk_bytes & (p->chunk_bytes - 1)) || p->chunk_bytes < 1u << 20 || p->chunk_bytes > 1u << 28)
+		return err_set(err, -EINVAL, "chunks of %u octets: a power of two, 1 MiB to 256 MiB, can be had",
+			       p->chunk_bytes);
+	if (p->pin_budget && p->pin_budget < 4 * (uint64_t)p->chunk_bytes)
+		return err_set(err, -EINVAL, "a pin budget of %llu octets: 4 chunks of %u octets are the least",
+			       (unsigned long long)p->pin_budget, p->chunk_bytes);
+	if (p->sq_depth < 4 || p->sq_depth > 8192)
+		return err_set(err, -EINVAL, "%u work requests a lane: 4 to 8192 can be had", p->sq_depth);
+	if (p->ack_timeout > 31 || p->retry_count > 6)
+		return err_set(err, -EINVAL, "ack timeout %u, %u retries: 1 to 31 and 1 to 6 can be had",
+			       p->ack_timeout, p->retry_count);
+	return 0;
+}
+
 static int check_params(struct tp_params *p, const struct tp_params *given, struct ft_error *err)
 {
 	*p = *given;
@@ -365,7 +478,7 @@ static int check_params(struct tp_params *p, const struct tp_params *given, stru
 		return err_set(err, -EINVAL, "%u lanes, 2 to %u can be had", p->lanes, TP_LANES_MAX);
 	if (p->credits > TP_CREDITS_MAX)
 		return err_set(err, -EINVAL, "%u credits, at most %u can be had", p->credits, TP_CREDITS_MAX);
-	return 0;
+	return check_rdma_params(p, err);
 }
 
 static bool scheme(const char *uri, const char *prefix, const char **rest)
@@ -391,6 +504,8 @@ int tp_connect(struct tp_conn **out, const char *uri, const struct tp_params *p,
 		return fault_connect(out, rest, &full, deadline, cancel_fd, err);
 	if (scheme(uri, "loopback:", &rest))
 		return loopback_connect(out, rest, &full, deadline, cancel_fd, err);
+	if (scheme(uri, "rdma:", &rest))
+		return rdma_connect_uri(out, rest, &full, deadline, cancel_fd, err);
 	if (!scheme(uri, "tcp:", &rest))
 		rest = uri;
 	return tcp_connect(out, rest, &full, deadline, cancel_fd, err);
@@ -410,6 +525,8 @@ int tp_listen(struct tp_listener **out, const char *uri, const struct tp_params 
 		return fault_listen(out, rest, &full, err);
 	if (scheme(uri, "loopback:", &rest))
 		return loopback_listen(out, rest, &full, err);
+	if (scheme(uri, "rdma:", &rest))
+		return rdma_listen_uri(out, rest, &full, err);
 	if (!scheme(uri, "tcp:", &rest))
 		rest = uri;
 	return tcp_listen(out, rest, &full, err);

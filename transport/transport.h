@@ -40,13 +40,29 @@
 struct tp_conn;
 struct tp_listener;
 
+/* How the receiving side of an rdma connection lets its windows be written; agreed by both sides. */
+enum tp_registration {
+	TP_REGISTER_CHUNKS = 0, /* chunk by chunk, when first written; within a budget, the least recently used are given back */
+	TP_REGISTER_WHOLE,	/* each window as a whole when it is opened: all of it becomes resident and pinned */
+	TP_REGISTER_ODP,	/* as a whole, but nothing is pinned: the device fetches pages; falls back to chunks where it cannot */
+};
+
 struct tp_params {
 	uint32_t lanes;	   /* connect: lanes to make, lane 0 included (2..TP_LANES_MAX); accept: the most to take */
 	uint32_t credits;  /* messages that may be on their way on one lane; 0: the transport's default, 8 */
 	uint32_t keepalive_ms; /* tcp: idle time before probes; 0: default */
+
+	/* rdma; 0: default */
+	enum tp_registration registration;
+	uint32_t chunk_bytes;  /* a power of two, 1 MiB (default) to 256 MiB; both sides': the smaller */
+	uint64_t pin_budget;   /* octets of windows and mirrored memory that may be pinned at a time; 0: no limit.  Each side has its own */
+	uint32_t signal_every; /* a completion is asked for at least every so many writes; 64 */
+	uint32_t sq_depth;     /* work requests on their way on one lane; 256 */
+	uint32_t ack_timeout;  /* 4.096 us * 2^n until a packet counts as lost; 17 (0.5 s), 1 to 31 */
+	uint32_t retry_count;  /* times that a packet is sent again; 6, 1 to 6 (7 never ends in soft-RoCE) */
 };
 
-/* URI: "HOST:PORT", "tcp:HOST:PORT", "tcp:[v6%scope]:PORT", "loopback:NAME" (in-process), and "fault(SPEC)/URI", where SPEC
+/* URI: "HOST:PORT", "tcp:HOST:PORT", "tcp:[v6%scope]:PORT", "rdma:HOST:PORT", "loopback:NAME" (in-process), and "fault(SPEC)/URI", where SPEC
  * is key=value pairs, comma separated (transport/fault_spec.c lists them): a wrapper that misbehaves by a seed. */
 
 /* tp_connect - all lanes, or nothing.  Tries every address of the name until @deadline.  @cancel_fd: becomes readable
@@ -68,8 +84,19 @@ uint32_t tp_lanes(const struct tp_conn *c);   /* lane 0 included */
 /* tp_window_open - let the peer write into [@base, @base + @len) under number @id (< TP_WINDOWS_MAX).
  * -EBUSY: open already.  The memory must stay until tp_window_close() or tp_close(). */
 int tp_window_open(struct tp_conn *c, uint32_t id, void *base, uint64_t len, struct ft_error *err);
-/* tp_window_close - when it returns, nothing is written there any more; a write that arrives later is a breach. */
+/* tp_window_close - when it returns, nothing is written there any more; a write that arrives later is a breach.
+ * rdma: the peer's device writes by itself, and taking its key away would cost more than an epoch.  The memory stays registered, and must
+ * stay, until another window is opened under this number or tp_close() has returned; a peer that keeps to its protocol does not write. */
 void tp_window_close(struct tp_conn *c, uint32_t id);
+
+/* What writes will come from and go to.  Needed for nothing, but rdma is slow without: it then registers memory for each write.
+ * tp_memory - [@base, @base + @len) is read by writes until tp_close(); it is registered (pinned) now, once.
+ * tp_mirror - [@base, @base + @len) is what the peer's window @window is a copy of, at the same offsets: it is registered chunk by chunk
+ * together with the window's chunks, and given back with them.
+ * tp_prepare - [@offset, +@len) of window @window will be written soon: keys are asked for ahead, many in one message.  Never waits. */
+int tp_memory(struct tp_conn *c, void *base, uint64_t len, struct ft_error *err);
+int tp_mirror(struct tp_conn *c, uint32_t window, void *base, uint64_t len, struct ft_error *err);
+void tp_prepare(struct tp_conn *c, uint32_t window, uint64_t offset, uint64_t len);
 
 /* tp_write - @iov (at most TP_IOV_MAX parts, at most TP_WRITE_MAX octets in all) goes to @offset of the peer's window @window.
  * *@ticket, if asked for, is this write's number on its lane (from 1, rising).  May wait for room.
@@ -86,11 +113,15 @@ int tp_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, uint64_
  * runs out in the middle of the message the connection is broken, -EPIPE.  Credits come in through tp_recv(); while no thread is in
  * there, a tp_send() that waits for one reads its lane itself, up to the next message or write. */
 int tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned nr_iov, uint64_t deadline, struct ft_error *err);
+/* tp_settle - until the peer's application is done with all messages sent on the lane: it has come back to tp_recv() after the last.  Then
+ * what they told of may be written again.  Between two tp_recv() of the peer tcp and loopback change nothing and return at once; rdma
+ * writes whenever it can.  -ETIMEDOUT: not yet, the connection is fine. */
+int tp_settle(struct tp_conn *c, uint32_t lane, uint64_t deadline, struct ft_error *err);
 /* tp_credits - messages that may be sent on the lane now without waiting for the peer. */
 uint32_t tp_credits(struct tp_conn *c, uint32_t lane);
 
 /* tp_recv - the next message into @buf (@cap >= TP_MESSAGE_MAX); *@lane, *@len say which and how long.
- * Writes that arrive meanwhile are put in place here, and only here: between two calls windows do not change.  -ETIMEDOUT: nothing yet, the connection is fine; a message that has come in part is kept.
+ * Writes that arrive meanwhile are put in place here, and but for rdma only here: between two calls windows do not change.  -ETIMEDOUT: nothing yet, the connection is fine; a message that has come in part is kept.
  * -ENODATA: the peer closed in an orderly way. */
 int tp_recv(struct tp_conn *c, void *buf, size_t cap, uint32_t *lane, size_t *len, uint64_t deadline, struct ft_error *err);
 
@@ -108,5 +139,18 @@ struct tp_stats {
 	uint64_t writes, messages_sent, messages_received;
 };
 void tp_stats(struct tp_conn *c, struct tp_stats *out);
+
+/* What an operator wants to know of a connection over rdma; all empty for others. */
+struct tp_info {
+	char device[64], gid[48], registration[16]; /* registration: "chunks", "whole", "odp" */
+	uint32_t port, mtu;			    /* of the device; octets of a packet's payload */
+	uint32_t lanes, credits;		    /* as agreed; lanes: lane 0 included */
+	uint64_t chunk_bytes;
+	uint64_t pinned_bytes, pin_budget;	    /* this side's: now; 0: no limit */
+	uint64_t peer_pinned_bytes, peer_pin_budget; /* of the peer's windows, as far as we had them registered */
+	uint64_t registrations, deregistrations;    /* of memory on this side */
+	uint64_t unpins;			    /* chunks that were given back for the budget */
+};
+void tp_info(struct tp_conn *c, struct tp_info *out);
 
 #endif

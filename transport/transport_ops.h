@@ -30,6 +30,14 @@ struct tp_conn_ops {
 	int (*recv)(struct tp_conn *c, void *buf, uint32_t *lane, size_t *len, uint64_t deadline, struct ft_error *err);
 	int (*poll_fd)(struct tp_conn *c);
 	void (*stats)(struct tp_conn *c, struct tp_stats *out);
+	/* The rest may be NULL: there is nothing to do, or to tell. */
+	/* window - the window was opened (@base) or closed (NULL); its slot is set already, and is cleared again if this fails. */
+	int (*window)(struct tp_conn *c, uint32_t id, void *base, uint64_t len, struct ft_error *err);
+	int (*memory)(struct tp_conn *c, void *base, uint64_t len, struct ft_error *err);
+	int (*mirror)(struct tp_conn *c, uint32_t window, void *base, uint64_t len, struct ft_error *err);
+	void (*prepare)(struct tp_conn *c, uint32_t window, uint64_t offset, uint64_t len);
+	int (*settle)(struct tp_conn *c, uint32_t lane, uint64_t deadline, struct ft_error *err);
+	void (*info)(struct tp_conn *c, struct tp_info *out);
 	/* wake - the fate has changed: all waits look at it now.  Any thread, more than once. */
 	void (*wake)(struct tp_conn *c);
 	/* sever - cut the link without a word, as a dying process would.  Any thread.  For fault.c. */
@@ -102,6 +110,9 @@ int tcp_listen(struct tp_listener **out, const char *rest, const struct tp_param
 int loopback_connect(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
 		     struct ft_error *err);
 int loopback_listen(struct tp_listener **out, const char *rest, const struct tp_params *p, struct ft_error *err);
+int rdma_connect_uri(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
+		     struct ft_error *err);
+int rdma_listen_uri(struct tp_listener **out, const char *rest, const struct tp_params *p, struct ft_error *err);
 int fault_connect(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
 		  struct ft_error *err);
 int fault_listen(struct tp_listener **out, const char *rest, const struct tp_params *p, struct ft_error *err);
