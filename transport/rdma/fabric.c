@@ -175,7 +175,8 @@ static int destroy_comp_channel(struct ibv_comp_channel *channel)
 	return from_verbs(ibv_destroy_comp_channel(channel));
 }
 
-static struct ibv_cq *create_cq(struct ibv_context *context, int cqe, void *cq_context, struct ibv_comp_channel *channel)
+static struct ibv_cq *create_cq(struct ibv_context *context, int cqe, void *cq_context,
+				struct ibv_comp_channel *channel)
 {
 	return ibv_create_cq(context, cqe, cq_context, channel, 0);
 }

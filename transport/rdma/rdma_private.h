@@ -37,6 +37,8 @@ struct rdma_limits {
 	uint32_t signal_every, sq_depth;
 };
 
+#define RDMA_REPLIES 4u /* answers that wait for a control credit: two to requests for keys, two to unpinned chunks */
+
 enum entry_state { ENTRY_FREE = 0, ENTRY_QUEUED, ENTRY_POSTED, ENTRY_DONE };
 
 struct chunk;
@@ -49,6 +51,7 @@ struct entry {
 	uint64_t offset, len, ticket; /* ticket: the last write that ends in it, 0: none */
 	struct chunk *chunk;	      /* NULL: the window has one key */
 	struct ibv_mr *once;	      /* registered for this write alone */
+	bool mirror;		      /* its memory is registered with the chunk: the key is filled in when it is posted */
 	unsigned nr_sge;
 	struct ibv_sge sge[RDMA_SGE_MAX];
 };
@@ -69,19 +72,19 @@ struct lane {
 	/* sending */
 	struct entry *entry;	      /* RDMA_QUEUE, a ring */
 	uint64_t first, next_post, end; /* oldest not done; oldest queued; behind the newest */
-	unsigned nr_queued, nr_ready; /* queued: in all; those that may be posted now */
+	unsigned nr_queued;
+	bool stuck; /* somebody waits for what is queued: it goes as soon as it can, whoever sees that */
 	uint64_t queued_bytes;
 	uint64_t tickets, completed; /* given out; up to which all are completed */
 	uint64_t seen_tickets;	     /* at the last tp_completed() */
-	uint64_t sq_posted, sq_done; /* work requests */
-	unsigned unsignaled;
+	uint64_t sq_posted, sq_done, sq_signaled; /* work requests: posted; known to be complete; the last that will tell */
 	uint32_t *sq;	     /* sq_depth: entry (modulo RDMA_QUEUE) of work request n */
 	struct send_slot *slot; /* nr_slots */
 	unsigned nr_slots;
 	uint64_t sent, returned; /* messages: number of the last; the peer's application is done with */
 	uint64_t control_sent, control_returned;
-	bool ask, ask_sent; /* tp_settle(): a credit is to be asked for */
-	bool close_sent;
+	bool ask; /* tp_settle(): a credit is to be asked for */
+	uint64_t asked; /* for that message */
 
 	/* receiving */
 	uint8_t *rx_memory;  /* nr_receives slots of RDMA_SLOT_BYTES */
@@ -113,7 +116,6 @@ struct own_window {
 	void *base;
 	uint64_t len;
 	uint32_t generation;
-	bool announce; /* the peer is to be told */
 	struct ibv_mr *mr;    /* whole */
 	struct ibv_mr **chunk; /* by chunk, nr_chunks */
 	uint32_t nr_chunks;
@@ -125,8 +127,17 @@ struct local_range {
 	struct ibv_mr *mr;
 };
 
+/* An answer that waits until it may be sent. */
+struct reply {
+	enum rdma_kind kind;
+	uint32_t count, entry_bytes;
+	struct rdma_key_entry entry[RDMA_BATCH_MAX]; /* or chunk entries, in the same room */
+};
+
 struct rdma {
 	struct tp_conn conn;
+	uint32_t made; /* lanes there is memory for; conn.lanes of them are used */
+	bool stands;
 	const struct rdma_fabric *fabric;
 	struct rdma_limits limits;
 	struct rdma_event_channel *events; /* of all ids of this connection */
@@ -146,33 +157,45 @@ struct rdma {
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	bool polling;	      /* a thread is the poller */
+	bool starved;	      /* something could not be queued or posted for want of a send completion: one is to wake the poller */
+	bool deaf;	      /* the device refused a post although nothing is on its way that would tell: look again soon */
+	bool polled;	      /* the application uses tp_poll_fd() */
 	unsigned send_waiters; /* waits that a send completion may end */
 	unsigned send_events, recv_events; /* got, to be acked */
 
 	struct arrival *arrival; /* nr_arrivals, a ring of all receives */
 	unsigned nr_arrivals;
 	uint64_t arrival_first, arrival_end;
+	struct reply *reply; /* RDMA_REPLIES, a queue */
+	unsigned nr_replies;
+	uint32_t announce; /* bits of own windows that the peer is to be told of */
+	struct rdma_window_entry announcement[TP_WINDOWS_MAX];
 	int given; /* lane of the message that tp_recv() gave last, -1 */
 	bool over; /* nothing more comes in: @lost says why, told when the arrivals are empty */
 	struct ft_error lost;
 
 	struct remote_window remote[TP_WINDOWS_MAX];
+	pthread_mutex_t own_lock; /* guards own[]; taken before lock, never under it */
 	struct own_window own[TP_WINDOWS_MAX];
+	uint64_t own_pinned; /* chunks of own windows; guarded by own_lock */
 	struct local_range local[RDMA_LOCAL_MAX];
 	unsigned nr_local;
 
 	/* the writing side's keys */
 	struct chunk *lru_first, *lru_last; /* registered, oldest use first */
-	struct chunk *todo_register, *todo_unregister; /* to be told; FIFO */
-	struct chunk **todo_register_end, **todo_unregister_end;
+	struct chunk *want_first, *want_last;	/* WANTED, first come first served */
+	struct chunk *unpin_first, *unpin_last; /* DRAINING and drained: to be told */
 	unsigned registers_out, unregisters_out; /* requests without an answer */
-	uint64_t pinned_remote, pinned_local;	 /* octets of chunks that are or will be registered */
+	uint64_t pinned_remote; /* octets of the peer's chunks: ASKED, READY, DRAINING, TOLD */
+	uint64_t unpinning;	/* of these: DRAINING, TOLD */
+	uint64_t key_budget;	/* what pinned_remote is kept to; 0: no limit */
+	uint64_t unpins;
 
 	struct tp_info info; /* what does not change */
 	_Atomic uint64_t registrations, deregistrations; /* of any memory, on this side */
 	_Atomic uint64_t pinned;	/* octets registered on this side now */
 	_Atomic uint64_t bytes_sent, bytes_received, writes, messages_sent, messages_received;
-	struct lane lane[]; /* conn.lanes */
+	struct lane lane[]; /* made */
 };
 
 static inline struct rdma *rdma_of(struct tp_conn *c)
@@ -180,48 +203,62 @@ static inline struct rdma *rdma_of(struct tp_conn *c)
 	return (struct rdma *)c;
 }
 
+static inline void rdma_count(_Atomic uint64_t *counter, uint64_t n)
+{
+	atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
+}
+
 /* -- rdma_conn.c -- */
 
-/* rdma_conn_create - with nothing from a device yet; @lanes as wished, fewer may be used in the end.  @events becomes its own. */
+/* rdma_conn_create - with nothing from a device yet; @lanes as wished, fewer may be used in the end (conn.lanes).  @events becomes its
+ * own, also when this fails. */
 int rdma_conn_create(struct rdma **out, const struct rdma_fabric *fabric, uint32_t lanes, struct rdma_event_channel *events,
 		     const char *peer, struct ft_error *err);
-/* rdma_conn_prepare - protection domain, queues and slots on the device of @verbs.  s->limits is what was asked for; sq_depth,
- * credits and capabilities are made smaller where the device wants it.  Once, before the first rdma_lane_attach(). */
+/* rdma_conn_prepare - protection domain, queues and slots on the device of @verbs.  s->limits is what was asked for; sq_depth and
+ * credits_ours are made smaller where the device wants it.  Once, before the first rdma_lane_attach(). */
 int rdma_conn_prepare(struct rdma *s, struct ibv_context *verbs, struct ft_error *err);
 /* rdma_lane_attach - @id becomes lane @lane: its queue pair is made, and its receives are posted.  The id is the connection's from now
  * on, also when this fails.  -EXDEV: it is on another device than the other lanes. */
 int rdma_lane_attach(struct rdma *s, uint32_t lane, struct rdma_cm_id *id, struct ft_error *err);
 /* rdma_conn_stand - all lanes are established and s->limits agreed: the connection may be given out. */
 int rdma_conn_stand(struct rdma *s, struct ft_error *err);
-/* rdma_conn_destroy - from whatever state; without a goodbye unless it stood. */
+/* rdma_conn_destroy - from whatever state; without a goodbye unless it stood.  NULL is harmless. */
 void rdma_conn_destroy(struct rdma *s);
 /* rdma_conn_events - take what the connection manager has to say.  Lock held. */
 void rdma_conn_events(struct rdma *s);
+/* rdma_linger_ms - how long the last words may take; 300.  Tests set it. */
+extern unsigned rdma_linger_ms;
 
-/* rdma_reg, rdma_dereg - memory of this side; counted.  @what says for the sentence what it is.  -ENOMEM names RLIMIT_MEMLOCK when
- * that is the likely reason. */
+/* rdma_reg, rdma_dereg - memory of this side; counted.  @what says for the sentence what it is; -ENOMEM names RLIMIT_MEMLOCK when that is
+ * the likely reason.  Any thread, with or without the lock. */
 int rdma_reg(struct rdma *s, void *base, uint64_t len, int access, const char *what, struct ibv_mr **out, struct ft_error *err);
-void rdma_dereg(struct rdma *s, struct ibv_mr *mr);
+void rdma_dereg(struct rdma *s, struct ibv_mr *mr); /* NULL is harmless */
+void rdma_dereg_access(struct rdma *s, struct ibv_mr *mr, int access); /* with the access of rdma_reg(), where nothing was pinned */
 /* rdma_check_memlock - may this process pin @bytes more?  The sentence names the limit found, the number needed and how to raise it. */
 int rdma_check_memlock(struct rdma *s, uint64_t bytes, const char *what, struct ft_error *err);
 
 /* -- rdma_wait.c: lock held -- */
 
-/* rdma_wait - until something may have changed, or @deadline (-ETIMEDOUT).  The caller looks at its condition again. */
+/* rdma_wait - until something may have changed, or @deadline (-ETIMEDOUT).  The caller looks at its condition again.  @for_send: a send
+ * completion counts. */
 int rdma_wait(struct rdma *s, bool for_send, uint64_t deadline);
 /* rdma_progress - whatever is there now, without waiting, unless another thread is the poller. */
 void rdma_progress(struct rdma *s);
+/* rdma_break - the connection is over, both ways, with this sentence.  rdma_over - nothing more comes in and nothing goes out; what has come
+ * is still handed out.  rdma_breach - it was the peer's fault, who is told. */
+void rdma_break(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
+void rdma_over(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
+void rdma_breach(struct rdma *s, const char *fmt, ...) FT_PRINTF(2, 3);
 
-/* -- rdma_send.c: lock held -- */
+/* -- rdma_send.c: lock held, but for rdma_op_* -- */
 
 void rdma_drain_send(struct rdma *s);
-/* rdma_pump - post what may be posted: all of it with @flush. */
+/* rdma_pump - post what may be posted: all of it with @flush, else only when there is enough. */
 void rdma_pump(struct rdma *s, struct lane *l, bool flush);
 void rdma_pump_all(struct rdma *s);
-/* rdma_say - queue a message of the transport's own if there is room for it now; false: not now, ask again after progress. */
-bool rdma_say(struct rdma *s, struct lane *l, enum rdma_kind kind, uint32_t count, uint64_t number, const void *body, size_t len);
-/* rdma_break - the connection is over, both ways, with this sentence. */
-void rdma_break(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
+/* rdma_may_say, rdma_say - queue a message of the transport's own if there is room for it now; false: not now, ask again after progress. */
+bool rdma_may_say(struct rdma *s, struct lane *l, enum rdma_kind kind);
+bool rdma_say(struct rdma *s, struct lane *l, enum rdma_kind kind, uint32_t count, const void *body, size_t len);
 void rdma_goodbye(struct rdma *s);
 
 int rdma_op_write(struct tp_conn *c, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,
@@ -236,37 +273,47 @@ uint32_t rdma_op_credits(struct tp_conn *c, uint32_t lane);
 
 /* rdma_drain_recv - dispatch what has come in; by the poller, lock held (and given up while memory is registered). */
 void rdma_drain_recv(struct rdma *s);
-/* rdma_control - send what is due and may be sent: credits, windows, requests for keys.  Lock held. */
+/* rdma_control - send what is due and may be sent: answers, windows, requests for keys, credits.  Lock held. */
 void rdma_control(struct rdma *s);
+int rdma_post_receive(struct rdma *s, struct lane *l, unsigned slot);
 int rdma_op_recv(struct tp_conn *c, void *buf, uint32_t *lane, size_t *len, uint64_t deadline, struct ft_error *err);
 
-/* -- rdma_keys.c: lock held -- */
+/* -- rdma_keys.c: lock held, but for rdma_op_* -- */
 
+/* A chunk of the peer's window.
+ *
+ *   NONE --want--> WANTED --budget--> ASKED --answer--> READY --least recently used--> DRAINING --its writes complete,
+ *    ^                                                                                  local memory deregistered--> TOLD --answer--.
+ *    '------------------------------------------------------------------------------------------------------------------------------'
+ *
+ * Writes are posted in READY only; in DRAINING and TOLD, the states of being unpinned, they wait, while those to other chunks go on.
+ * With writes queued a chunk is never chosen for unpinning. */
 enum chunk_state { CHUNK_NONE = 0, CHUNK_WANTED, CHUNK_ASKED, CHUNK_READY, CHUNK_DRAINING, CHUNK_TOLD };
 
-/* A chunk of the peer's window.  NONE -> WANTED (waits for the budget) -> ASKED -> READY; being unpinned: DRAINING (its writes complete)
- * -> TOLD -> NONE.  Writes are posted in READY only. */
 struct chunk {
 	enum chunk_state state;
 	uint32_t rkey;
 	uint32_t window, queued, inflight; /* writes that wait for it; that are posted */
+	bool fresh;			   /* asked for ahead, and not written yet */
 	struct ibv_mr *mr;		   /* of the memory that it mirrors, or NULL */
 	struct chunk *prev, *next;	   /* in the list of its state */
 };
 
-/* rdma_key_want - a write to it was queued, or will be soon (@soon): have it registered. */
+/* rdma_key_want - a write to it was queued, or (@soon) will be: have it registered. */
 void rdma_key_want(struct rdma *s, struct chunk *c, bool soon);
-/* rdma_key_posted, rdma_key_done - of one write. */
+/* rdma_key_unwant - a queued write was given up.  rdma_key_posted, rdma_key_done - of one write. */
+void rdma_key_unwant(struct rdma *s, struct chunk *c);
 void rdma_key_posted(struct rdma *s, struct chunk *c);
 void rdma_key_done(struct rdma *s, struct chunk *c);
 /* rdma_keys_control - ask for keys, tell of unpinned chunks, as far as control credits allow. */
 void rdma_keys_control(struct rdma *s);
+/* Bodies of messages, lengths checked; a breach is dealt with inside. */
 void rdma_keys_on_window(struct rdma *s, const struct rdma_window_entry *e, uint32_t count);
 void rdma_keys_on_registered(struct rdma *s, const struct rdma_key_entry *e, uint32_t count);
 void rdma_keys_on_unregistered(struct rdma *s, const struct rdma_chunk_entry *e, uint32_t count);
 void rdma_keys_fini(struct rdma *s);
 /* rdma_local_key - the lkey of memory that was announced; false: it was not. */
-bool rdma_local_key(struct rdma *s, const void *at, uint64_t len, uint32_t *lkey);
+bool rdma_local_key(const struct rdma *s, const void *at, uint64_t len, uint32_t *lkey);
 
 int rdma_op_memory(struct tp_conn *c, void *base, uint64_t len, struct ft_error *err);
 int rdma_op_mirror(struct tp_conn *c, uint32_t window, void *base, uint64_t len, struct ft_error *err);
@@ -275,16 +322,10 @@ void rdma_op_prepare(struct tp_conn *c, uint32_t window, uint64_t offset, uint64
 /* -- rdma_window.c -- */
 
 int rdma_op_window(struct tp_conn *c, uint32_t id, void *base, uint64_t len, struct ft_error *err);
-/* Lock given up meanwhile; by the poller. */
+/* By the poller, lock held and given up meanwhile; the answer is put into s->reply.  False: the peer asked for nonsense (told). */
 void rdma_window_on_register(struct rdma *s, const struct rdma_chunk_entry *e, uint32_t count);
 void rdma_window_on_unregister(struct rdma *s, const struct rdma_chunk_entry *e, uint32_t count);
 void rdma_windows_control(struct rdma *s); /* lock held: announce */
 void rdma_windows_fini(struct rdma *s);
-
-/* -- rdma_setup.c -- */
-
-int rdma_connect_uri(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
-		     struct ft_error *err);
-int rdma_listen_uri(struct tp_listener **out, const char *rest, const struct tp_params *p, struct ft_error *err);
 
 #endif

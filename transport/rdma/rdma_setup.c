@@ -3,8 +3,8 @@
 #include <errno.h>
 #include "rdma_private.h"
 
-int rdma_connect_uri(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
-		     struct ft_error *err)
+int rdma_connect_uri(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline,
+		     int cancel_fd, struct ft_error *err)
 {
 	(void)out, (void)rest, (void)p, (void)deadline, (void)cancel_fd;
 	return err_set(err, -ENOTSUP, "rdma: not there yet");

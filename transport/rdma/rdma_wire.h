@@ -69,14 +69,17 @@ enum rdma_kind {
 };
 
 #define RDMA_CONTROL_CREDITS 8u /* control messages on their way in one direction */
-#define RDMA_SPARE 4u		/* receives for RDMA_CREDIT, RDMA_CLOSE and RDMA_BREACH, which take no credit */
+/* Receives for RDMA_CREDIT, RDMA_CLOSE and RDMA_BREACH, which take no credit.  At most so many can be on their way: two credits for
+ * messages (one for each half of the window: who has not dealt with them has no credit to earn a third), two for control messages likewise,
+ * one question, one answer to a question, and two last words. */
+#define RDMA_SPARE 8u
 #define RDMA_BATCH_MAX 256u	/* chunks in one message */
 
 struct rdma_head {
 	ft_be16 kind;
 	ft_be16 count;
 	ft_be32 len;		/* octets behind this head */
-	ft_be64 number;		/* of this message among those of its kind's class on this lane and direction, from 1 */
+	ft_be64 number;		/* from 1, on this lane and direction: of a message; of a control message; close: of the last message */
 	ft_be64 taken;		/* messages of the opposite direction of this lane that the application is done with */
 	ft_be64 control_taken;	/* control messages of the opposite direction that were dealt with; 0 but on lane 0 */
 };

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: MIT */
+/* rdma_wait.c - waiting, and how a connection ends.
+ * There is no thread of the transport's own: of the threads that wait one is the poller, which sleeps on all descriptors and
+ * dispatches what comes; the others sleep on the condition variable and look at what they wait for whenever the poller, or anybody,
+ * has changed something.  A poller that has what it wants leaves, and wakes the others, of whom one takes its place.  So a process with one
+ * thread in tp_recv() pays no hand-over, and nothing is ever received by a thread that does not know what to do with it: receive
+ * completions are dispatched by kind, whoever polls.
+ *
+ * Must hold: no completion is lost between arming a queue and sleeping (arm, then drain, then sleep); the poller drains under the lock. */
+#include <errno.h>
+#include <poll.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "clock.h"
+#include "rdma_private.h"
+#include "thread.h"
+
+#define DEAF_MS 1 /* how often a device that refused a post is asked again */
+
+static void take_cq_events(struct rdma *s, struct ibv_comp_channel *channel, struct ibv_cq *cq, unsigned *events)
+{
+	struct ibv_cq *from;
+	void *context;
+
+	while (s->fabric->get_cq_event(channel, &from, &context) == 0)
+		(*events)++;
+	if (*events > 1000) { /* they are counted in 32 bits */
+		s->fabric->ack_cq_events(cq, *events);
+		*events = 0;
+	}
+}
+
+static void drain(struct rdma *s)
+{
+	s->starved = false;
+	rdma_drain_recv(s);
+	rdma_drain_send(s);
+	rdma_pump_all(s);
+	rdma_control(s);
+}
+
+void rdma_progress(struct rdma *s)
+{
+	if (s->polling) {
+		rdma_drain_send(s);
+		return;
+	}
+	s->polling = true;
+	drain(s);
+	s->polling = false;
+	pthread_cond_broadcast(&s->cond);
+}
+
+static void sleep_on_all(struct rdma *s, uint64_t deadline)
+{
+	struct pollfd p[] = {
+		{ .fd = s->recv_channel->fd, .events = POLLIN },
+		{ .fd = s->send_channel->fd, .events = POLLIN },
+		{ .fd = s->events->fd, .events = POLLIN },
+		{ .fd = s->wake_fd, .events = POLLIN },
+	};
+	uint64_t until = s->deaf ? deadline_in_ms(DEAF_MS) : DEADLINE_NEVER;
+
+	pthread_mutex_unlock(&s->lock);
+	if (poll(p, 4, deadline_poll_ms(until < deadline ? until : deadline)) < 0)
+		p[0].revents = p[1].revents = p[2].revents = 0; /* a signal: look again */
+	pthread_mutex_lock(&s->lock);
+	if (p[0].revents)
+		take_cq_events(s, s->recv_channel, s->recv_cq, &s->recv_events);
+	if (p[1].revents)
+		take_cq_events(s, s->send_channel, s->send_cq, &s->send_events);
+	if (p[2].revents)
+		rdma_conn_events(s);
+}
+
+static uint64_t marks(const struct rdma *s)
+{
+	uint64_t n = s->arrival_end + s->over + s->registers_out + s->unregisters_out;
+
+	for (uint32_t i = 0; i < s->conn.lanes; i++) {
+		const struct lane *l = &s->lane[i];
+
+		n += l->sq_done + l->sq_posted + l->returned + l->control_received + l->control_returned;
+	}
+	return n;
+}
+
+static void arm(struct rdma *s, struct ibv_cq *cq)
+{
+	if (s->fabric->req_notify_cq(cq, 0))
+		s->deaf = true;
+}
+
+/* The poller's turn: true if something has come. */
+static bool poll_once(struct rdma *s, bool for_send, uint64_t deadline)
+{
+	uint64_t before = marks(s);
+
+	arm(s, s->recv_cq);
+	drain(s);
+	if (for_send || s->send_waiters || s->starved) {
+		arm(s, s->send_cq);
+		drain(s);
+	}
+	if (marks(s) != before)
+		return true;
+	sleep_on_all(s, deadline);
+	s->deaf = false;
+	drain(s);
+	return marks(s) != before;
+}
+
+static int follow(struct rdma *s, bool for_send, uint64_t deadline)
+{
+	uint64_t before = marks(s);
+	int r = 0;
+
+	if (for_send)
+		s->send_waiters++;
+	if (for_send || s->starved) {
+		arm(s, s->send_cq);
+		rdma_drain_send(s);
+	}
+	if (marks(s) == before)
+		r = cond_wait_until(&s->cond, &s->lock, deadline);
+	if (for_send)
+		s->send_waiters--;
+	return r == -ETIMEDOUT && now_ns() >= deadline ? -ETIMEDOUT : 0;
+}
+
+int rdma_wait(struct rdma *s, bool for_send, uint64_t deadline)
+{
+	bool came;
+
+	if (s->polling)
+		return follow(s, for_send, deadline);
+	s->polling = true;
+	came = poll_once(s, for_send, deadline);
+	s->polling = false;
+	pthread_cond_broadcast(&s->cond);
+	return !came && now_ns() >= deadline ? -ETIMEDOUT : 0;
+}
+
+/* -- the end of a connection -- */
+
+static void sentence(struct ft_error *out, int code, const char *fmt, va_list ap)
+{
+	char text[FT_ERROR_MAX];
+
+	vsnprintf(text, sizeof(text), fmt, ap);
+	err_set(out, code, "%s", text);
+}
+
+void rdma_break(struct rdma *s, int code, const char *fmt, ...)
+{
+	struct ft_error why;
+	va_list ap;
+
+	va_start(ap, fmt);
+	sentence(&why, code, fmt, ap);
+	va_end(ap);
+	conn_break(&s->conn, &why, NULL);
+}
+
+void rdma_over(struct rdma *s, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (s->over)
+		return;
+	va_start(ap, fmt);
+	sentence(&s->lost, code, fmt, ap);
+	va_end(ap);
+	s->over = true;
+	if (code == -ENODATA) {
+		struct ft_error why = { 0 };
+
+		err_set(&why, -EPIPE, "the peer has closed");
+		conn_break_tx(&s->conn, &why, NULL);
+	} else {
+		conn_break_tx(&s->conn, &s->lost, NULL);
+	}
+}
+
+void rdma_breach(struct rdma *s, const char *fmt, ...)
+{
+	struct ft_error why;
+	va_list ap;
+
+	va_start(ap, fmt);
+	sentence(&why, -EPROTO, fmt, ap);
+	va_end(ap);
+	if (conn_fate_tx(&s->conn, NULL) == 0)
+		rdma_say(s, &s->lane[0], RDMA_BREACH, 0, why.msg, strlen(why.msg));
+	conn_break(&s->conn, &why, NULL);
+}
