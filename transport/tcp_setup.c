@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* tcp_setup.c - how the sockets of a tcp connection come about: addresses, connect, listen, accept.  Runs on the caller's thread; a
- * name (not a numeric address) is looked up on a thread of its own, since getaddrinfo() knows no deadline.
+/* tcp_setup.c - how the sockets of a tcp connection come about: connect, listen, accept.  Runs on the caller's thread.
  *
  * A connect sends a preamble on each socket and waits for an answer on each; the listener answers when the set is complete.  Until then its
  * sockets are half-open: at most HALF_OPEN_MAX, each for HALF_OPEN_NS at most.  When one more comes the oldest goes, so that
@@ -9,8 +8,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <ifaddrs.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -18,163 +15,18 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "address.h"
 #include "clock.h"
 #include "faultpoint.h"
 #include "log.h"
-#include "thread.h"
 
 #define HALF_OPEN_MAX 64u
 #define HALF_OPEN_NS (5 * NS_PER_S)
 #define KEEPALIVE_DEFAULT_MS 10000u
-#define HOST_MAX 256
-
-/* -- addresses -- */
-
-struct host_port {
-	char host[HOST_MAX]; /* "" for all addresses */
-	char port[16];
-};
-
-/* "HOST:PORT", "[v6%scope]:PORT", ":PORT", "*:PORT" */
-static int parse_address(struct host_port *out, const char *text, struct ft_error *err)
-{
-	const char *colon = strrchr(text, ':'), *host = text;
-	size_t len;
-	char *end;
-	long port;
-
-	if (!colon)
-		return err_set(err, -EINVAL, "'%s': HOST:PORT is expected", text);
-	len = (size_t)(colon - text);
-	if (len > 0 && text[0] == '[') {
-		if (text[len - 1] != ']')
-			return err_set(err, -EINVAL, "'%s': ']' is missing", text);
-		host++;
-		len -= 2;
-	} else if (memchr(text, ':', len)) {
-		return err_set(err, -EINVAL, "'%s': an IPv6 address is written [ADDRESS]:PORT", text);
-	}
-	if (len >= sizeof(out->host))
-		return err_set(err, -ENAMETOOLONG, "host name of %zu octets", len);
-	memcpy(out->host, host, len);
-	out->host[len] = '\0';
-	if (strcmp(out->host, "*") == 0)
-		out->host[0] = '\0';
-	errno = 0;
-	port = strtol(colon + 1, &end, 10);
-	if (colon[1] < '0' || colon[1] > '9' || *end != '\0' || errno != 0 || port > 65535)
-		return err_set(err, -EINVAL, "'%s': port '%s' is not a number from 0 to 65535", text, colon + 1);
-	snprintf(out->port, sizeof(out->port), "%u", (unsigned)port & 0xffffu);
-	return 0;
-}
-
-/* One look-up; the thread may outlive the one who asked. */
-struct lookup {
-	struct host_port name;
-	_Atomic int refs;
-	int done_fd;
-	_Atomic bool
-		done; /* release and acquire: the answer is complete.  done_fd only wakes, poll() orders no memory */
-	int gai, gai_errno;
-	struct addrinfo *list;
-};
-
-static void lookup_put(struct lookup *q)
-{
-	if (atomic_fetch_sub(&q->refs, 1) != 1)
-		return;
-	if (q->list)
-		freeaddrinfo(q->list);
-	if (q->done_fd >= 0)
-		close(q->done_fd);
-	free(q);
-}
-
-static void ask(struct lookup *q, int flags)
-{
-	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = flags | AI_NUMERICSERV };
-
-	q->gai = FT_FAULT("tcp/resolve")
-			 ? EAI_MEMORY
-			 : getaddrinfo(q->name.host[0] ? q->name.host : NULL, q->name.port, &hints, &q->list);
-	q->gai_errno = errno;
-}
-
-static void *ask_thread(void *arg)
-{
-	struct lookup *q = arg;
-
-	ask(q, AI_ADDRCONFIG);
-	atomic_store_explicit(&q->done, true, memory_order_release);
-	event_raise(q->done_fd);
-	lookup_put(q);
-	return NULL;
-}
-
-static int ask_aside(struct lookup *q, uint64_t deadline, int cancel_fd, struct ft_error *err)
-{
-	pthread_t t;
-	int r;
-
-	q->done_fd = FT_FAULT("tcp/lookup-eventfd") ? faultpoint_errno(EMFILE) : eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-	if (q->done_fd < 0)
-		return err_sys(err, -errno, "eventfd");
-	atomic_fetch_add(&q->refs, 1);
-	r = thread_start(&t, "ft-lookup", ask_thread, q);
-	if (r != 0) {
-		lookup_put(q);
-		return err_sys(err, r, "cannot start a thread");
-	}
-	pthread_detach(t);
-	r = wait_fd(q->done_fd, POLLIN, cancel_fd, deadline);
-	if (r == 0 && !atomic_load_explicit(&q->done, memory_order_acquire))
-		r = -EIO; /* cannot be: it was raised behind the store */
-	return r == 0 ? 0
-		      : err_set(err, r, "%s: the look-up of the name %s", q->name.host,
-				r == -ECANCELED ? "was cancelled" : "takes too long");
-}
-
-/* resolve - *@list is freed with freeaddrinfo(). */
-static int resolve(struct addrinfo **list, const struct host_port *name, int flags, uint64_t deadline, int cancel_fd,
-		   struct ft_error *err)
-{
-	struct lookup *q = FT_FAULT("tcp/lookup") ? NULL : calloc(1, sizeof(*q));
-	int r = 0;
-
-	if (!q)
-		return err_set(err, -ENOMEM, "no memory");
-	q->name = *name;
-	q->refs = 1;
-	q->done_fd = -1;
-	ask(q, flags | AI_NUMERICHOST);
-	if (q->gai == EAI_NONAME)
-		r = ask_aside(q, deadline, cancel_fd, err);
-	if (r == 0 && q->gai == EAI_SYSTEM)
-		r = err_sys(err, -q->gai_errno, "%s", name->host);
-	else if (r == 0 && q->gai != 0)
-		r = err_set(err, -EADDRNOTAVAIL, "%s: %s", name->host, gai_strerror(q->gai));
-	if (r == 0) {
-		*list = q->list;
-		q->list = NULL;
-	}
-	lookup_put(q);
-	return r;
-}
-
-static void print_address(char *out, size_t size, const struct sockaddr *sa, socklen_t len)
-{
-	char host[HOST_MAX], port[16];
-
-	if (getnameinfo(sa, len, host, sizeof(host), port, sizeof(port), NI_NUMERICHOST | NI_NUMERICSERV) != 0)
-		snprintf(out, size, "unknown");
-	else
-		snprintf(out, size, strchr(host, ':') ? "[%.100s]:%s" : "%.100s:%s", host, port);
-}
 
 /* -- sockets -- */
 
@@ -338,7 +190,7 @@ static int try_address(struct tp_conn **out, const struct addrinfo *ai, const st
 
 	for (uint32_t i = 0; i < TP_LANES_MAX; i++)
 		a.fd[i] = -1;
-	print_address(a.peer, sizeof(a.peer), ai->ai_addr, ai->ai_addrlen);
+	address_print(a.peer, sizeof(a.peer), ai->ai_addr, ai->ai_addrlen);
 	if (FT_FAULT("tcp/token") || getrandom(a.token, sizeof(a.token), 0) != (ssize_t)sizeof(a.token))
 		return err_set(err, -EIO, "the kernel gave no random number for a connection");
 	r = open_lanes(&a, ai, p, deadline, cancel_fd, err);
@@ -353,18 +205,6 @@ static int try_address(struct tp_conn **out, const struct addrinfo *ai, const st
 	return r;
 }
 
-/* The next address of @left gets an equal share of the time, so that one that swallows packets does not use it up. */
-static uint64_t share(uint64_t deadline, unsigned left)
-{
-	uint64_t now = now_ns();
-
-	if (left <= 1 || deadline <= now)
-		return deadline;
-	if (deadline == DEADLINE_NEVER)
-		return now + 20 * NS_PER_S;
-	return now + (deadline - now) / left;
-}
-
 int tcp_connect(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
 		struct ft_error *err)
 {
@@ -373,17 +213,17 @@ int tcp_connect(struct tp_conn **out, const char *rest, const struct tp_params *
 	unsigned left = 0;
 	int r;
 
-	r = parse_address(&name, rest, err);
+	r = address_parse(&name, rest, err);
 	if (r == 0 && strcmp(name.port, "0") == 0)
 		r = err_set(err, -EINVAL, "'%s': port 0 cannot be connected to", rest);
 	if (r == 0)
-		r = resolve(&list, &name, 0, deadline, cancel_fd, err);
+		r = address_resolve(&list, &name, 0, deadline, cancel_fd, err);
 	if (r != 0)
 		return r;
 	for (const struct addrinfo *ai = list; ai; ai = ai->ai_next)
 		left++;
 	for (const struct addrinfo *ai = list; ai; ai = ai->ai_next, left--) {
-		r = try_address(out, ai, p, share(deadline, left), cancel_fd, err);
+		r = try_address(out, ai, p, address_share(deadline, left), cancel_fd, err);
 		if (r == 0 || r == -ECANCELED || now_ns() >= deadline)
 			break;
 	}
@@ -473,7 +313,7 @@ static int listener_create(struct tp_listener **out, int fd, const struct tp_par
 		free(l);
 		return err_sys(err, r, "cannot set up a listener");
 	}
-	print_address(l->base.address, sizeof(l->base.address), (struct sockaddr *)&sa, len);
+	address_print(l->base.address, sizeof(l->base.address), (struct sockaddr *)&sa, len);
 	*out = &l->base;
 	return 0;
 }
@@ -484,9 +324,9 @@ int tcp_listen(struct tp_listener **out, const char *rest, const struct tp_param
 	struct host_port name;
 	int fd = -1, r;
 
-	r = parse_address(&name, rest, err);
+	r = address_parse(&name, rest, err);
 	if (r == 0)
-		r = resolve(&list, &name, AI_PASSIVE, deadline_in_ms(20000), -1, err);
+		r = address_resolve(&list, &name, AI_PASSIVE, deadline_in_ms(20000), -1, err);
 	if (r != 0)
 		return r;
 	r = bind_any(&fd, list, name.host[0] == '\0');
@@ -528,7 +368,7 @@ static void half_add(struct tcp_listener *l, int fd, const struct sockaddr *sa, 
 	}
 	h->fd = fd;
 	h->since_ns = now_ns();
-	print_address(h->peer, sizeof(h->peer), sa, len);
+	address_print(h->peer, sizeof(h->peer), sa, len);
 	tune(fd, l->base.params.keepalive_ms);
 	while (*at)
 		at = &(*at)->next;
