@@ -11,32 +11,20 @@
 #include "digest.h"
 #include "faultpoint.h"
 
-#define SLAB_BYTES ((size_t)SLAB_PAGES * FT_PAGE_SIZE)
-#define SLAB_ALIGN ((size_t)2 << 20) /* so that it can be huge pages */
-
-int slab_create(struct slab **out, struct pool *pool)
+int slab_create(struct slab **out, void *memory)
 {
 	struct slab *s = FT_FAULT("slab/create") ? NULL : calloc(1, sizeof(*s));
 
-	*out = NULL;
+	*out = s;
 	if (!s)
 		return -ENOMEM;
-	s->memory = pool_alloc(pool, SLAB_BYTES, SLAB_ALIGN);
-	if (!s->memory) {
-		slab_destroy(s, pool);
-		return -ENOMEM;
-	}
+	s->memory = memory;
 	memset(s->memory, 0, SLAB_BYTES); /* its page faults now, not in the guest's pause */
-	*out = s;
 	return 0;
 }
 
-void slab_destroy(struct slab *s, struct pool *pool)
+void slab_destroy(struct slab *s)
 {
-	if (!s)
-		return;
-	if (s->memory)
-		pool_free(pool, s->memory, SLAB_BYTES);
 	free(s);
 }
 

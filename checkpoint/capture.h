@@ -8,23 +8,26 @@
 
 #include <stdint.h>
 #include "bitmap.h"
-#include "pool.h"
 #include "record.h"
 #include "region.h"
 
 #define SLAB_PAGES FTW_NOTIFY_PAGES_MAX
+
+#define SLAB_BYTES ((size_t)SLAB_PAGES * FTW_PAGE_BYTES)
+#define SLAB_ALIGN ((size_t)2 << 20) /* so that it can be huge pages */
 
 struct slab {
 	uint8_t *memory;	    /* SLAB_PAGES pages */
 	uint32_t nr;		    /* pages in it */
 	uint64_t page[SLAB_PAGES];  /* their numbers, ascending */
 	uint64_t epoch;
+	uint64_t round;		    /* the owner's: slabs of one round hold a page only once */
 	void *owner_link;	    /* the owner's queue node; not touched here */
 };
 
-/* slab_create - with its memory touched, so that no page fault is left for the pause.  -ENOMEM: at the pool's cap. */
-int slab_create(struct slab **out, struct pool *pool);
-void slab_destroy(struct slab *s, struct pool *pool); /* NULL is harmless */
+/* slab_create - in @memory, SLAB_BYTES of the caller's, which is touched, so that no page fault is left for the pause.  -ENOMEM. */
+int slab_create(struct slab **out, void *memory);
+void slab_destroy(struct slab *s); /* NULL is harmless; the memory stays */
 
 /* capture_fill - copy pages of @dirty from @*at on into @s, from its first slot, until it is full or the set is at its end; *@at moves on.
  * Pages that no region holds are skipped.  Returns the number of pages copied.  Non-temporal copies where they win

@@ -110,6 +110,7 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 	uint64_t deadline = paused_ns + cfg->pause_max_ms * NS_PER_MS, at = 0;
 
 	job->nr_pages = 0;
+	p->round++;
 	for (;;) {
 		struct work *w = take_slab(p, now_ns());
 
@@ -121,6 +122,7 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 		if (!w)
 			return stalled(p, cfg, err);
 		w->slab->epoch = job->epoch;
+		w->slab->round = p->round;
 		if (capture_fill(w->slab, p->regions, p->dirty, &at) == 0) {
 			queue_put(&p->free_slabs, &w->node);
 			break;
@@ -353,12 +355,14 @@ static int sync_round(struct primary *p)
 {
 	uint64_t at = 0, next_progress = 0;
 
+	p->round++;
 	for (;;) {
 		struct work *w = take_slab(p, DEADLINE_NEVER);
 
 		if (!w)
 			return -ENOTCONN;
 		w->slab->epoch = p->next_epoch;
+		w->slab->round = p->round;
 		if (capture_fill(w->slab, p->regions, p->dirty, &at) == 0) {
 			queue_put(&p->free_slabs, &w->node);
 			break;

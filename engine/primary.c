@@ -35,7 +35,6 @@ int primary_create(struct ft_session *s, struct ft_error *err)
 
 static int make_slabs(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
 {
-	uint64_t slab_bytes = (uint64_t)SLAB_PAGES * FT_PAGE_SIZE;
 	struct pool_options opt = { .cap_bytes = cfg->staging_bytes,
 				    .huge_pages = cfg->huge_pages,
 				    .lock = cfg->lock_memory };
@@ -43,23 +42,21 @@ static int make_slabs(struct primary *p, const struct ft_config *cfg, struct ft_
 
 	if (r)
 		return r;
-	p->nr_slabs = (uint32_t)(cfg->staging_bytes / slab_bytes);
+	p->nr_slabs = (uint32_t)(cfg->staging_bytes / SLAB_BYTES); /* at least two, see options.c */
+	p->staging_bytes = p->nr_slabs * SLAB_BYTES;
+	/* in one piece, so that a transport is told of all of it at once */
+	p->staging = pool_alloc(p->pool, p->staging_bytes, SLAB_ALIGN);
 	p->slab = FT_FAULT("primary/staging") ? NULL : calloc(p->nr_slabs, sizeof(*p->slab));
 	p->slab_work = calloc(p->nr_slabs, sizeof(*p->slab_work));
-	if (!p->slab || !p->slab_work)
-		return err_set(err, -ENOMEM, "no memory for staging");
+	if (!p->staging || !p->slab || !p->slab_work)
+		return err_set(err, -ENOMEM, "no memory for staging: %llu octets (staging-bytes)",
+			       (unsigned long long)p->staging_bytes);
 	for (uint32_t i = 0; i < p->nr_slabs; i++) {
-		if (slab_create(&p->slab[i], p->pool)) {
-			/* the arena keeps a little for itself: what fits is what there is, but one must */
-			p->nr_slabs = i;
-			break;
-		}
+		if (slab_create(&p->slab[i], p->staging + i * SLAB_BYTES))
+			return err_set(err, -ENOMEM, "no memory for staging");
 		p->slab_work[i] = (struct work){ .kind = WORK_SLAB, .slab = p->slab[i] };
 		queue_put(&p->free_slabs, &p->slab_work[i].node);
 	}
-	if (p->nr_slabs < 2)
-		return err_set(err, -ENOMEM, "staging-bytes %llu is too small: two slabs of %llu octets are needed",
-			       (unsigned long long)cfg->staging_bytes, (unsigned long long)slab_bytes);
 	return 0;
 }
 
@@ -115,10 +112,12 @@ void primary_destroy(struct ft_session *s)
 	if (!p)
 		return;
 	for (uint32_t i = 0; p->slab && i < p->nr_slabs; i++)
-		slab_destroy(p->slab[i], p->pool);
+		slab_destroy(p->slab[i]);
 	for (unsigned i = 0; i < EPOCH_JOBS; i++)
 		if (p->job[i].state.buf)
 			munmap(p->job[i].state.buf, p->job[i].state.cap);
+	if (p->staging)
+		pool_free(p->pool, p->staging, p->staging_bytes);
 	pool_destroy(p->pool);
 	bitmap_destroy(p->dirty);
 	queue_fini(&p->free_slabs);

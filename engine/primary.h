@@ -46,6 +46,8 @@ struct primary {
 
 	/* made at start */
 	struct pool *pool;
+	uint8_t *staging; /* memory of all slabs, in one piece */
+	uint64_t staging_bytes;
 	struct slab **slab;
 	struct work *slab_work;
 	uint32_t nr_slabs;
@@ -57,6 +59,7 @@ struct primary {
 	const struct region_table *regions; /* of this connection */
 	struct bitmap *dirty;		    /* pages to send that are not captured yet */
 	uint64_t next_epoch;
+	uint64_t round; /* passes over the dirty set in this connection: one each round of the full sync, one each epoch */
 	uint64_t resumed_ns, paused_ns; /* of the last epoch */
 	bool output_held;		/* output_cut was called and not everything was let out since */
 	bool tracking;
@@ -74,6 +77,7 @@ struct primary {
 	uint32_t epoch_credits; /* from hello-ack */
 	uint32_t heartbeat_ms, heartbeat_misses;
 	struct slab_plan *plan; /* ship thread only */
+	bool by_chunks;		/* ship thread only: the transport asks for keys chunk by chunk, see tp_prepare() */
 
 	/* guarded by s->lock */
 	bool lost;		    /* the connection is over */

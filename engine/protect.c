@@ -132,6 +132,7 @@ static void reset_connection(struct primary *p)
 		p->job[i].busy = false;
 	pthread_mutex_unlock(&s->lock);
 	p->next_epoch = 1;
+	p->round = 0;
 	p->paused_ns = p->resumed_ns = now_ns();
 	atomic_store(&s->epoch_running, 1);
 	atomic_store(&s->epoch_sent, 0);

@@ -177,7 +177,8 @@ static uint32_t code_of(int r)
 	}
 }
 
-/* Long writes come in without a message for a while: octets that arrive are a word too. */
+/* Long writes come in without a message for a while: octets that arrive are a word too.  (Over rdma the device puts writes in place and
+ * nobody sees them; but there they hold up nothing on lane 0, and heartbeats come beside them.) */
 static bool octets_came(struct secondary *c, uint64_t *seen)
 {
 	struct tp_stats st;
@@ -252,12 +253,14 @@ void *receive_main(void *arg)
 	while (c->link_users)
 		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
 	link = c->link;
-	link_count(link, &s->stats);
-	c->link = NULL;
-	c->receiving = false;
+	c->link = NULL; /* link_get() refuses from here on */
 	s->peer[0] = '\0';
+	pthread_mutex_unlock(&s->lock);
+	link_count(link, &s->stats);
+	link_destroy(link); /* only now nothing more is written into the receive image */
+	pthread_mutex_lock(&s->lock);
+	c->receiving = false;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
-	link_destroy(link);
 	return NULL;
 }

@@ -20,7 +20,7 @@ static bool link_get(struct secondary *c)
 	bool there;
 
 	pthread_mutex_lock(&c->s->lock);
-	there = c->receiving;
+	there = c->receiving && c->link;
 	c->link_users += there;
 	pthread_mutex_unlock(&c->s->lock);
 	return there;

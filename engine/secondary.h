@@ -11,7 +11,10 @@
  *   - hello-ack is sent only in STANDBY_SYNCING: a primary that was accepted lets its output out, so what we held is an old image then;
  *   - records are taken only while the state says that a primary is connected: none reaches a machine that runs;
  *   - ack(n) is sent only after the standby holds all of n and the state says STANDBY: what was acknowledged can be promoted;
- *   - the window of the receive image is open only while the peer may write: from hello or applied(n) to commit(n+1);
+ *   - the window of the receive image is open only while the peer may write: from hello or applied(n) to commit(n+1); a peer that keeps to
+ *     the protocol does not write between.  One that does not: tcp ends the connection, over rdma its device may do so all the same, until
+ *     tp_close() has returned (transport.h, tp_window_close());
+ *   - so nothing else is done with the receive image, no new connection and no end of its memory, before that;
  *   - an apply that was begun is finished, also when the connection ends, before failover loads or a new session begins. */
 #ifndef FT_SECONDARY_H
 #define FT_SECONDARY_H
@@ -41,7 +44,7 @@ struct secondary {
 
 	/* guarded by s->lock */
 	uint64_t generation; /* of the primary */
-	bool receiving;	     /* ft-receive runs */
+	bool receiving;	     /* ft-receive runs; false again only when its connection is closed */
 	unsigned link_users; /* other threads inside of the link; ft-receive waits for them before it frees it */
 	bool receive_made;   /* ... and is to be joined */
 	bool apply_wanted;   /* an epoch is committed and not applied */

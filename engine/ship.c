@@ -5,6 +5,8 @@
  *
  * Must hold
  *   - nothing of epoch n+1 is written before the secondary has applied n - credits + 1 (mirror: n): the receive image is still in use;
+ *   - within an epoch a page is written again only in a later round, and only when the secondary has done with what told it before: a
+ *     transport may put writes in place at any time (transport.h, tp_settle());
  *   - commit(n) is sent after everything of n was sent, with the last number of each lane;
  *   - output of n is let out only by ack(n) (promise 1). */
 #include "primary.h"
@@ -26,9 +28,13 @@
 /* Added to commit-timeout for applied: a page fault costs 12 to 17 us on nested machines. */
 #define APPLY_NS_PER_PAGE 50000
 
+/* Chunks of a window that are registered by themselves are multiples of that many pages. */
+#define CHUNK_PAGES ((1u << 20) / FT_PAGE_SIZE)
+
 /* What ft-ship has sent of the epoch under way. */
 struct shipment {
 	uint64_t epoch; /* 0: none */
+	uint64_t round; /* of the last slab, 0: none yet */
 	uint64_t nr_data, nr_zero, digest;
 	uint64_t first_ns, bytes;
 };
@@ -64,6 +70,48 @@ static int begin_epoch(struct primary *p, struct shipment *sh, uint64_t epoch)
 		return -ENOTCONN;
 	sh->first_ns = now_ns();
 	return 0;
+}
+
+/* Once, with the heartbeats of ft-answer beside it: to register much memory takes a while. */
+static int announce_staging(struct primary *p, struct ft_error *err)
+{
+	struct tp_info info;
+	int r = tp_memory(p->link->conn, p->staging, p->staging_bytes, err);
+
+	tp_info(p->link->conn, &info);
+	p->by_chunks = strcmp(info.registration, "chunks") == 0;
+	return r ? err_prefix(err, "staging memory") : 0;
+}
+
+static void prepare_chunks(struct primary *p, uint64_t first, uint64_t end)
+{
+	uint64_t page = first * CHUNK_PAGES, behind = end * CHUNK_PAGES;
+
+	if (behind > p->regions->nr_pages)
+		behind = p->regions->nr_pages;
+	if (first < end)
+		tp_prepare(p->link->conn, FTW_WINDOW_IMAGE, page * FT_PAGE_SIZE, (behind - page) * FT_PAGE_SIZE);
+}
+
+/* Where the slab's pages will go, chunk by chunk; zero pages go nowhere, and must not make the secondary's memory real. */
+static void prepare_slab(struct primary *p, const struct slab *slab)
+{
+	uint64_t first = 0, end = 0; /* chunks */
+
+	if (!p->by_chunks)
+		return;
+	for (uint32_t i = 0; i < slab->nr; i++) {
+		uint64_t chunk = slab->page[i] / CHUNK_PAGES;
+
+		if (chunk < end || page_is_zero(slab->memory + (size_t)i * FT_PAGE_SIZE))
+			continue;
+		if (chunk != end || !end) {
+			prepare_chunks(p, first, end);
+			first = chunk;
+		}
+		end = chunk + 1;
+	}
+	prepare_chunks(p, first, end);
 }
 
 /* The lane of a slab.  During the full sync a page may be sent again while an older copy is still on its way: one lane keeps
@@ -143,12 +191,24 @@ static int ship_piece(struct primary *p, struct shipment *sh, const struct slab 
 	return r;
 }
 
+/* A round of the full sync may hold pages of the one before: those are not touched while the secondary may still read them. */
+static int begin_round(struct primary *p, struct shipment *sh, const struct slab *slab, uint32_t lane,
+		       struct ft_error *err)
+{
+	int r = sh->round && sh->round != slab->round ? tp_settle(p->link->conn, lane, send_deadline(p), err) : 0;
+
+	sh->round = slab->round;
+	return r;
+}
+
 static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *slab, struct ft_error *err)
 {
 	uint32_t lane = lane_of(p, slab);
 	uint64_t ticket = 0;
 	int r = begin_epoch(p, sh, slab->epoch);
 
+	if (!r)
+		r = begin_round(p, sh, slab, lane, err);
 	for (uint32_t at = 0; !r && at < slab->nr; at += PIECE_PAGES)
 		r = ship_piece(p, sh, slab, at, slab->nr - at < PIECE_PAGES ? slab->nr - at : PIECE_PAGES, lane,
 			       &ticket, err);
@@ -228,29 +288,49 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	return 0;
 }
 
+/* What is to be sent next, NULL if nothing was there before @deadline. */
+static struct work *take_work(struct primary *p, uint64_t deadline)
+{
+	struct work *w = (struct work *)queue_get(&p->to_ship, deadline);
+
+	if (w && w->kind == WORK_SLAB)
+		prepare_slab(p, w->slab);
+	return w;
+}
+
+static int ship(struct primary *p, struct shipment *sh, struct work *w, struct ft_error *err)
+{
+	int r;
+
+	if (w->kind == WORK_COMMIT)
+		return ship_commit(p, sh, w->job, err);
+	r = ship_slab(p, sh, w->slab, err);
+	queue_put(&p->free_slabs, &w->node);
+	return r;
+}
+
+/* One slab ahead: its keys are on their way while the one before is sent. */
 void *ship_main(void *arg)
 {
 	struct primary *p = arg;
 	struct shipment sh = { 0 };
+	struct work *now, *next = NULL;
+	struct ft_error err = { 0 };
+	int r = announce_staging(p, &err);
 
+	if (r)
+		primary_lose(p, FTW_CODE_MEMORY, &err);
 	while (!primary_lost(p)) {
-		struct work *w = (struct work *)queue_get(&p->to_ship, DEADLINE_NEVER);
-		struct ft_error err = { 0 };
-		int r;
-
-		if (!w)
-			continue;
-		if (w->kind == WORK_SLAB) {
-			r = ship_slab(p, &sh, w->slab, &err);
-			queue_put(&p->free_slabs, &w->node);
-		} else {
-			r = ship_commit(p, &sh, w->job, &err);
-		}
+		now = next ? next : take_work(p, DEADLINE_NEVER);
+		next = now && p->by_chunks ? take_work(p, now_ns()) : NULL;
+		r = now ? ship(p, &sh, now, &err) : 0;
 		if (r) {
 			err_prefix(&err, "sending epoch %llu to the secondary", (unsigned long long)sh.epoch);
 			primary_lose(p, FTW_CODE_NONE, &err);
 		}
 	}
+	if (next)
+		queue_put(&p->to_ship, &next->node); /* reclaim() has it */
 	return NULL;
 }
 

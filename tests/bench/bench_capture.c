@@ -13,6 +13,7 @@
 #include "capture.h"
 #include "clock.h"
 #include "digest.h"
+#include "pool.h"
 #include "standby.h"
 
 #define PAGE FT_PAGE_SIZE
@@ -30,6 +31,7 @@ struct machine {
 	struct slab *slab[32];
 	struct slab_plan *plan;
 	struct pool *pool;
+	uint8_t *staging;
 	struct standby *standby;
 	uint8_t *image;
 	uint64_t epoch;
@@ -71,8 +73,9 @@ static void machine_open(struct machine *m)
 	if (!m->regions || !m->page || !m->plan || bitmap_create(&m->dirty, guest_pages) ||
 	    pool_create(&m->pool, &opt, &err))
 		fail("set-up", &err);
+	m->staging = pool_alloc(m->pool, 32 * SLAB_BYTES, SLAB_ALIGN);
 	for (unsigned i = 0; i < 32; i++)
-		if (slab_create(&m->slab[i], m->pool))
+		if (!m->staging || slab_create(&m->slab[i], m->staging + i * SLAB_BYTES))
 			fail("slabs", NULL);
 	if (standby_create(&m->standby, m->regions, &sopt, &err))
 		fail("standby", &err);
@@ -84,7 +87,8 @@ static void machine_close(struct machine *m)
 {
 	standby_destroy(m->standby);
 	for (unsigned i = 0; i < 32; i++)
-		slab_destroy(m->slab[i], m->pool);
+		slab_destroy(m->slab[i]);
+	pool_free(m->pool, m->staging, 32 * SLAB_BYTES);
 	pool_destroy(m->pool);
 	bitmap_destroy(m->dirty);
 	region_table_free(m->regions);
