@@ -54,10 +54,11 @@ int rdma_check_memlock(struct rdma *s, uint64_t bytes, const char *what, struct 
 
 	if (bytes <= limit && pinned <= limit - bytes)
 		return 0;
-	return err_set(err, -ENOMEM,
-		       "%s needs %llu MiB of pinned memory besides %llu MiB, but RLIMIT_MEMLOCK is %llu MiB: raise it (ulimit "
-		       "-l %llu, LimitMEMLOCK= of the systemd unit), or give a smaller rdma-pin-budget",
-		       what, mib(bytes), mib(pinned), mib(limit), (unsigned long long)((bytes + pinned + 1023) >> 10));
+	return err_set(
+		err, -ENOMEM,
+		"%s needs %llu MiB of pinned memory besides %llu MiB, but RLIMIT_MEMLOCK is %llu MiB: raise it (ulimit "
+		"-l %llu, LimitMEMLOCK= of the systemd unit), or give a smaller rdma-pin-budget",
+		what, mib(bytes), mib(pinned), mib(limit), (unsigned long long)((bytes + pinned + 1023) >> 10));
 }
 
 int rdma_reg(struct rdma *s, void *base, uint64_t len, int access, const char *what, struct ibv_mr **out,
@@ -311,7 +312,9 @@ static unsigned receives_in_all(const struct rdma *s)
 
 static int at_least(unsigned have, unsigned want, const char *what, const struct rdma *s, struct ft_error *err)
 {
-	return have >= want ? 0 : err_set(err, -ENOSPC, "the device %s has %u %s, %u are needed", s->info.device, have, what, want);
+	return have >= want ? 0
+			    : err_set(err, -ENOSPC, "the device %s has %u %s, %u are needed", s->info.device, have,
+				      what, want);
 }
 
 /* Make queues as small as the device wants them, as long as they still work. */

@@ -228,8 +228,8 @@ static struct chunk *named(struct rdma *s, const struct rdma_chunk_entry *e, enu
 	if (*old)
 		return NULL;
 	if (!w || !w->open || generation != w->generation || chunk >= w->nr_chunks || w->chunk[chunk].state != state) {
-		rdma_breach(s, "an answer for chunk %llu of window %u that was not asked for", (unsigned long long)chunk,
-			    window);
+		rdma_breach(s, "an answer for chunk %llu of window %u that was not asked for",
+			    (unsigned long long)chunk, window);
 		return NULL;
 	}
 	return &w->chunk[chunk];
@@ -386,7 +386,8 @@ static void open_window(struct rdma *s, uint32_t id, const struct rdma_window_en
 					   RDMA_CHUNKS_MAX);
 		w->chunk = FT_FAULT("rdma/chunks") ? NULL : calloc(n, sizeof(*w->chunk));
 		if (!w->chunk)
-			return rdma_break(s, -ENOMEM, "no memory for the %llu chunks of window %u", (unsigned long long)n, id);
+			return rdma_break(s, -ENOMEM, "no memory for the %llu chunks of window %u",
+					  (unsigned long long)n, id);
 		w->nr_chunks = (uint32_t)n;
 		for (uint32_t i = 0; i < w->nr_chunks; i++)
 			w->chunk[i].window = id;

@@ -28,7 +28,8 @@ int rdma_post_receive(struct rdma *s, struct lane *l, unsigned slot)
 	struct ibv_sge sge = { .addr = (uintptr_t)slot_memory(l, slot),
 			       .length = (uint32_t)RDMA_SLOT_BYTES,
 			       .lkey = s->slots_mr->lkey };
-	struct ibv_recv_wr wr = { .wr_id = (uint64_t)l->index << WR_LANE_SHIFT | slot, .sg_list = &sge, .num_sge = 1 }, *bad;
+	struct ibv_recv_wr wr = { .wr_id = (uint64_t)l->index << WR_LANE_SHIFT | slot, .sg_list = &sge, .num_sge = 1 },
+			   *bad;
 
 	return s->fabric->post_recv(l->id->qp, &wr, &bad);
 }
@@ -59,8 +60,8 @@ static void on_close(struct rdma *s, struct lane *l, uint64_t number)
 	bool all = true;
 
 	if (number != l->received)
-		return rdma_breach(s, "lane %u was closed behind message %llu, %llu have come", l->index, (unsigned long long)number,
-				   (unsigned long long)l->received);
+		return rdma_breach(s, "lane %u was closed behind message %llu, %llu have come", l->index,
+				   (unsigned long long)number, (unsigned long long)l->received);
 	l->closed = true;
 	for (uint32_t i = 0; i < s->conn.lanes; i++)
 		all = all && s->lane[i].closed;
@@ -116,10 +117,12 @@ static bool take_credits(struct rdma *s, struct lane *l, const struct rdma_head 
 	uint64_t taken = from_be64(head->taken), control = from_be64(head->control_taken);
 
 	if (taken < l->returned || taken > l->sent || control < l->control_returned || control > l->control_sent) {
-		rdma_breach(s, "credits of lane %u say %llu of %llu messages (were %llu) and %llu of %llu control messages (were %llu)",
-			    l->index, (unsigned long long)taken, (unsigned long long)l->sent, (unsigned long long)l->returned,
-			    (unsigned long long)control, (unsigned long long)l->control_sent,
-			    (unsigned long long)l->control_returned);
+		rdma_breach(s,
+			    "credits of lane %u say %llu of %llu messages (were %llu) and %llu of %llu control "
+			    "messages (were %llu)",
+			    l->index, (unsigned long long)taken, (unsigned long long)l->sent,
+			    (unsigned long long)l->returned, (unsigned long long)control,
+			    (unsigned long long)l->control_sent, (unsigned long long)l->control_returned);
 		return false;
 	}
 	l->returned = taken;
@@ -190,13 +193,16 @@ static void on_receive_completion(struct rdma *s, const struct ibv_wc *wc)
 {
 	uint64_t lane = wc->wr_id >> WR_LANE_SHIFT, slot = wc->wr_id & WR_SLOT;
 
+	if (lane >= s->conn.lanes && lane < s->made)
+		return; /* flushed with a lane that the peer did not want */
 	if (lane >= s->conn.lanes || slot >= s->lane[lane].nr_receives)
-		return rdma_break(s, -EIO, "the device reported a receive %#llx that nobody posted", (unsigned long long)wc->wr_id);
+		return rdma_break(s, -EIO, "the device reported a receive %#llx that nobody posted",
+				  (unsigned long long)wc->wr_id);
 	if (wc->status == IBV_WC_WR_FLUSH_ERR)
 		return rdma_over(s, -ECONNRESET, "lane %u was shut down", (unsigned)lane);
 	if (wc->status != IBV_WC_SUCCESS)
-		return rdma_over(s, -ECONNRESET, "receiving on lane %u failed: %s (status %d, vendor %#x)", (unsigned)lane,
-				 ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
+		return rdma_over(s, -ECONNRESET, "receiving on lane %u failed: %s (status %d, vendor %#x)",
+				 (unsigned)lane, ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
 	if (wc->opcode != IBV_WC_RECV)
 		return rdma_breach(s, "the peer used operation %d on lane %u", wc->opcode, (unsigned)lane);
 	if (atomic_load(&s->conn.code_rx) == 0) /* after a breach nothing is believed any more */
@@ -246,7 +252,8 @@ static void say_replies(struct rdma *s)
 	while (s->nr_replies) {
 		struct reply *first = &s->reply[0];
 
-		if (!rdma_say(s, &s->lane[0], first->kind, first->count, first->entry, first->count * first->entry_bytes))
+		if (!rdma_say(s, &s->lane[0], first->kind, first->count, first->entry,
+			      first->count * first->entry_bytes))
 			return;
 		s->nr_replies--;
 		memmove(first, first + 1, s->nr_replies * sizeof(*first));

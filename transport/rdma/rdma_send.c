@@ -62,18 +62,19 @@ static void on_send_completion(struct rdma *s, const struct ibv_wc *wc)
 	struct lane *l;
 
 	if (lane >= s->conn.lanes)
-		return rdma_break(s, -EIO, "the device reported a work request %#llx that nobody posted", (unsigned long long)wc->wr_id);
+		return rdma_break(s, -EIO, "the device reported a work request %#llx that nobody posted",
+				  (unsigned long long)wc->wr_id);
 	l = &s->lane[lane];
 	if (number > l->sq_posted)
-		return rdma_break(s, -EIO, "the device reported work request %llu of %llu on lane %u", (unsigned long long)number,
-				  (unsigned long long)l->sq_posted, l->index);
+		return rdma_break(s, -EIO, "the device reported work request %llu of %llu on lane %u",
+				  (unsigned long long)number, (unsigned long long)l->sq_posted, l->index);
 	if (wc->status != IBV_WC_SUCCESS) {
 		/* what was flushed behind a failure tells nothing new */
 		if (wc->status == IBV_WC_WR_FLUSH_ERR)
 			rdma_over(s, -ECONNRESET, "lane %u was shut down with work on its way", l->index);
 		else
-			rdma_over(s, -ECONNRESET, "work request on lane %u failed: %s (status %d, vendor %#x)", l->index,
-				  ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
+			rdma_over(s, -ECONNRESET, "work request on lane %u failed: %s (status %d, vendor %#x)",
+				  l->index, ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
 		return;
 	}
 	while (l->sq_done < number) {
@@ -377,7 +378,8 @@ static struct source source_of(const struct rdma *s, uint32_t window, const uint
 
 	src.known = rdma_local_key(s, at, len, &src.lkey);
 	if (!src.known) /* a chunk that got its key before the mirror was told has none of its memory */
-		src.mirror = in_mirror(&s->remote[window], at, len, offset) && (chunk->state != CHUNK_READY || chunk->mr);
+		src.mirror =
+			in_mirror(&s->remote[window], at, len, offset) && (chunk->state != CHUNK_READY || chunk->mr);
 	return src;
 }
 
@@ -387,12 +389,14 @@ static bool extend(struct rdma *s, struct lane *l, struct entry *e, uint32_t win
 	struct ibv_sge *last = &e->sge[e->nr_sge - 1];
 
 	if (e->state != ENTRY_QUEUED || e->kind || e->once || e->window != window || e->offset + e->len != offset ||
-	    e->chunk != chunk || e->len + len > RDMA_MERGE_MAX || e->mirror != src->mirror || (!src->known && !src->mirror))
+	    e->chunk != chunk || e->len + len > RDMA_MERGE_MAX || e->mirror != src->mirror ||
+	    (!src->known && !src->mirror))
 		return false;
 	if (last->addr + last->length == (uintptr_t)at && last->lkey == src->lkey)
 		last->length += (uint32_t)len;
 	else if (e->nr_sge < s->max_sge)
-		e->sge[e->nr_sge++] = (struct ibv_sge){ .addr = (uintptr_t)at, .length = (uint32_t)len, .lkey = src->lkey };
+		e->sge[e->nr_sge++] =
+			(struct ibv_sge){ .addr = (uintptr_t)at, .length = (uint32_t)len, .lkey = src->lkey };
 	else
 		return false;
 	e->len += len;
@@ -411,8 +415,8 @@ static int register_once(struct rdma *s, struct entry *e, const uint8_t *at, uin
 	return r;
 }
 
-static int queue_piece(struct rdma *s, struct lane *l, uint32_t window, uint64_t offset, const uint8_t *at, uint64_t len,
-		       struct ft_error *err)
+static int queue_piece(struct rdma *s, struct lane *l, uint32_t window, uint64_t offset, const uint8_t *at,
+		       uint64_t len, struct ft_error *err)
 {
 	struct chunk *chunk = chunk_at(s, window, offset);
 	struct source src = source_of(s, window, at, len, offset, chunk);
@@ -531,8 +535,8 @@ static int await_room(struct rdma *s, struct lane *l, const struct want *w, uint
 		if (rdma_wait(s, r->open, deadline) == -ETIMEDOUT)
 			return r->open ? err_set(err, -ETIMEDOUT, "%s %s: no room for a write on lane %u", s->conn.name,
 						 s->conn.peer, l->index)
-				       : err_set(err, -ETIMEDOUT, "%s %s: the peer has not opened window %u", s->conn.name,
-						 s->conn.peer, w->window);
+				       : err_set(err, -ETIMEDOUT, "%s %s: the peer has not opened window %u",
+						 s->conn.name, s->conn.peer, w->window);
 	}
 }
 
@@ -582,7 +586,8 @@ int rdma_op_wait_completed(struct tp_conn *c, uint32_t lane, uint64_t ticket, ui
 
 	pthread_mutex_lock(&s->lock);
 	if (ticket > l->tickets)
-		r = err_set(err, -EINVAL, "ticket %llu of %llu", (unsigned long long)ticket, (unsigned long long)l->tickets);
+		r = err_set(err, -EINVAL, "ticket %llu of %llu", (unsigned long long)ticket,
+			    (unsigned long long)l->tickets);
 	rdma_pump(s, l, true);
 	rdma_drain_send(s);
 	while (!r && l->completed < ticket) {
@@ -611,8 +616,8 @@ static int take_turn(struct rdma *s, struct lane *l, uint64_t deadline, struct f
 		if (r)
 			return r;
 		if (rdma_wait(s, false, deadline) == -ETIMEDOUT && l->sending)
-			return err_set(err, -ETIMEDOUT, "%s %s: lane %u is taken by another message", s->conn.name, s->conn.peer,
-				       l->index);
+			return err_set(err, -ETIMEDOUT, "%s %s: lane %u is taken by another message", s->conn.name,
+				       s->conn.peer, l->index);
 	}
 	l->sending = true;
 	return 0;
@@ -636,7 +641,8 @@ static int await_credit(struct rdma *s, struct lane *l, uint64_t deadline, struc
 			continue;
 		}
 		if (rdma_wait(s, true, deadline) == -ETIMEDOUT && !may_send(s, l))
-			return err_set(err, -ETIMEDOUT, "%s %s: no credit on lane %u", s->conn.name, s->conn.peer, l->index);
+			return err_set(err, -ETIMEDOUT, "%s %s: no credit on lane %u", s->conn.name, s->conn.peer,
+				       l->index);
 	}
 	return 0;
 }
@@ -674,8 +680,8 @@ static int await_posted(struct rdma *s, struct lane *l, uint64_t at, uint64_t de
 			return r;
 		if (rdma_wait(s, true, deadline) == -ETIMEDOUT && l->first <= at && e->state == ENTRY_QUEUED) {
 			unqueue_message(l, e);
-			return err_set(err, -ETIMEDOUT, "%s %s: no room for a message on lane %u", s->conn.name, s->conn.peer,
-				       l->index);
+			return err_set(err, -ETIMEDOUT, "%s %s: no room for a message on lane %u", s->conn.name,
+				       s->conn.peer, l->index);
 		}
 	}
 	return 0;
@@ -727,8 +733,8 @@ int rdma_op_settle(struct tp_conn *c, uint32_t lane, uint64_t deadline, struct f
 		rdma_control(s);
 		r = conn_fate_tx(c, err);
 		if (!r && rdma_wait(s, true, deadline) == -ETIMEDOUT && l->returned < sent)
-			r = err_set(err, -ETIMEDOUT, "%s %s: the peer is not done with message %llu of lane %u", c->name, c->peer,
-				    (unsigned long long)sent, lane);
+			r = err_set(err, -ETIMEDOUT, "%s %s: the peer is not done with message %llu of lane %u",
+				    c->name, c->peer, (unsigned long long)sent, lane);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return r;

@@ -44,8 +44,10 @@ static int open_whole(struct rdma *s, struct own_window *w, struct ft_error *err
 	int access = whole_access(s), r = 0;
 
 	if (w->len > s->device.orig_attr.max_mr_size)
-		return err_set(err, -E2BIG, "the device %s registers at most %llu octets at once, the window has %llu: choose "
-			       "rdma-registration chunks", s->info.device, (unsigned long long)s->device.orig_attr.max_mr_size,
+		return err_set(err, -E2BIG,
+			       "the device %s registers at most %llu octets at once, the window has %llu: choose "
+			       "rdma-registration chunks",
+			       s->info.device, (unsigned long long)s->device.orig_attr.max_mr_size,
 			       (unsigned long long)w->len);
 	if (!(access & IBV_ACCESS_ON_DEMAND))
 		r = rdma_check_memlock(s, w->len, "registering the receive memory as a whole", err);
@@ -61,13 +63,15 @@ static int open_chunks(struct rdma *s, struct own_window *w, struct ft_error *er
 	int r;
 
 	if (n > RDMA_CHUNKS_MAX)
-		return err_set(err, -E2BIG, "%llu octets are %llu chunks, at most %u can be had: choose a larger rdma-chunk",
+		return err_set(err, -E2BIG,
+			       "%llu octets are %llu chunks, at most %u can be had: choose a larger rdma-chunk",
 			       (unsigned long long)w->len, (unsigned long long)n, RDMA_CHUNKS_MAX);
 	if (s->device.orig_attr.max_mr > 0 && at_once > (uint64_t)s->device.orig_attr.max_mr)
-		return err_set(err, -E2BIG,
-			       "%llu chunks may be registered at once, the device %s has %d memory regions: choose a larger "
-			       "rdma-chunk or a smaller rdma-pin-budget", (unsigned long long)at_once, s->info.device,
-			       s->device.orig_attr.max_mr);
+		return err_set(
+			err, -E2BIG,
+			"%llu chunks may be registered at once, the device %s has %d memory regions: choose a larger "
+			"rdma-chunk or a smaller rdma-pin-budget",
+			(unsigned long long)at_once, s->info.device, s->device.orig_attr.max_mr);
 	r = rdma_check_memlock(s, most, "receive memory registered by chunks", err);
 	if (r)
 		return r;
@@ -177,7 +181,9 @@ static bool answer_register(struct rdma *s, const struct rdma_chunk_entry *e, st
 	*out = (struct rdma_key_entry){
 		.chunk = *e,
 		.rkey = to_be32(r == 0 ? w->chunk[chunk]->rkey : 0),
-		.status = to_be32(r == 0 ? RDMA_KEY_OK : r == -EDQUOT ? RDMA_KEY_BUDGET : RDMA_KEY_FAILED),
+		.status = to_be32(r == 0         ? RDMA_KEY_OK
+				  : r == -EDQUOT ? RDMA_KEY_BUDGET
+						 : RDMA_KEY_FAILED),
 		.error = to_be32(r == 0 ? 0 : (uint32_t)-r),
 	};
 	return true;
