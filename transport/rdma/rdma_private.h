@@ -78,6 +78,7 @@ struct lane {
 	uint64_t tickets, completed; /* given out; up to which all are completed */
 	uint64_t seen_tickets;	     /* at the last tp_completed() */
 	uint64_t sq_posted, sq_done, sq_signaled; /* work requests: posted; known to be complete; the last that will tell */
+	uint64_t moved_ns;   /* when the device last completed something, or got something to do */
 	uint32_t *sq;	     /* sq_depth: entry (modulo RDMA_QUEUE) of work request n */
 	struct send_slot *slot; /* nr_slots */
 	unsigned nr_slots;

@@ -17,6 +17,7 @@
 #include "rdma_private.h"
 
 #define CHAIN_MAX 32u
+#define DEAF_NS (100 * NS_PER_MS) /* the last words are spared if the device has completed nothing for so long */
 
 #define WR_LANE_SHIFT 56
 #define WR_NUMBER ((UINT64_C(1) << WR_LANE_SHIFT) - 1)
@@ -77,6 +78,7 @@ static void on_send_completion(struct rdma *s, const struct ibv_wc *wc)
 				  l->index, ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
 		return;
 	}
+	l->moved_ns = now_ns();
 	while (l->sq_done < number) {
 		l->sq_done++;
 		retire(s, l, entry_at(l, l->sq[l->sq_done % s->limits.sq_depth]));
@@ -156,6 +158,8 @@ static void on_posted(struct rdma *s, struct lane *l, uint64_t at, bool signaled
 {
 	struct entry *e = entry_at(l, at);
 
+	if (l->sq_posted == l->sq_done)
+		l->moved_ns = now_ns();
 	l->sq_posted++;
 	l->sq[l->sq_posted % s->limits.sq_depth] = (uint32_t)(at % RDMA_QUEUE);
 	if (signaled)
@@ -771,6 +775,20 @@ static void drop_blocked(struct rdma *s, struct lane *l)
 	}
 }
 
+/* The peer's device does not answer: last words would not be heard, and a failover may be waiting for our end. */
+static bool is_deaf(const struct rdma *s)
+{
+	uint64_t now = now_ns();
+
+	for (uint32_t i = 0; i < s->conn.lanes; i++) {
+		const struct lane *l = &s->lane[i];
+
+		if (l->sq_done < l->sq_posted && now - l->moved_ns > DEAF_NS)
+			return true;
+	}
+	return false;
+}
+
 static bool all_done(const struct rdma *s)
 {
 	for (uint32_t i = 0; i < s->conn.lanes; i++)
@@ -789,7 +807,8 @@ void rdma_goodbye(struct rdma *s)
 	pthread_mutex_lock(&s->lock);
 	rdma_conn_events(s);
 	rdma_drain_recv(s);
-	if (atomic_load(&s->conn.code_tx) == 0) {
+	rdma_drain_send(s);
+	if (atomic_load(&s->conn.code_tx) == 0 && !is_deaf(s)) {
 		atomic_store(&s->conn.cancelled, false);
 		for (uint32_t i = 0; i < s->conn.lanes; i++) {
 			drop_blocked(s, &s->lane[i]);
