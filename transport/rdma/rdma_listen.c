@@ -227,10 +227,13 @@ static void stand_up(struct rdma_listener *l, struct half *const *set)
 		standing_drop(l, l->standing, "too many wait for their peers' last word");
 	w = standing_add(l);
 	r = w ? build(l, w, set, &why) : err_set(&why, -ENOMEM, "no memory");
-	if (r != 0) {
+	if (r ==
+	    -EINVAL) /* what the kernel says to everything once the peer has gone, and that it does not tell before */
+		log_info("rdma", "%s: the peer has left, or: %s", set[0]->peer, why.msg);
+	else if (r != 0)
 		log_warn("rdma", "%s: the connection is refused: %s", set[0]->peer, why.msg);
+	if (r != 0)
 		refuse_set(l, w, why.msg);
-	}
 	for (uint32_t i = 0; i < asked; i++)
 		half_drop(l, set[i], r ? RDMA_REFUSE_LIMIT : RDMA_REFUSE_SURPLUS,
 			  r ? why.msg : "more lanes than are taken here");
@@ -499,6 +502,9 @@ static int bind_any(struct rdma_listener *l, const struct addrinfo *list, bool a
 			if (all && (ai->ai_family == AF_INET6) != (pass == 0))
 				continue;
 			r = bind_one(l, ai);
+			/* the kernel's word for a port that somebody has on one address, when all of them are asked for */
+			if (all && r == -EADDRNOTAVAIL)
+				r = -EADDRINUSE;
 			if (r == 0 || (all && r == -EADDRINUSE))
 				return r;
 		}
