@@ -41,6 +41,7 @@ struct standing {
 	struct standing *next; /* oldest first */
 	struct rdma *conn;
 	uint64_t since_ns;
+	uint32_t accepted; /* lanes below */
 };
 
 struct rdma_listener {
@@ -138,9 +139,11 @@ static int take_lanes(struct rdma_listener *l, struct rdma *s, struct half *cons
 	return 0;
 }
 
-static int accept_lanes(struct rdma_listener *l, struct rdma *s, const uint8_t token[16], struct ft_error *err)
+static int accept_lanes(struct rdma_listener *l, struct standing *w, const uint8_t token[16], struct ft_error *err)
 {
-	for (uint32_t i = 0; i < s->limits.lanes; i++) {
+	const struct rdma *s = w->conn;
+
+	for (uint32_t i = 0; i < s->limits.lanes; i++, w->accepted++) {
 		struct rdma_hello h;
 		struct rdma_conn_param param = rdma_param_of(&h, &l->base.params);
 		int r;
@@ -184,7 +187,7 @@ static int build(struct rdma_listener *l, struct standing *w, struct half *const
 	if (epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, w->conn->events->fd, &ev) != 0)
 		return err_sys(err, -errno, "the connection's events cannot be watched");
 	r = take_lanes(l, w->conn, set, err);
-	return r == 0 ? accept_lanes(l, w->conn, set[0]->hello.token, err) : r;
+	return r == 0 ? accept_lanes(l, w, set[0]->hello.token, err) : r;
 }
 
 static struct standing *standing_add(struct rdma_listener *l)
@@ -201,14 +204,13 @@ static struct standing *standing_add(struct rdma_listener *l)
 	return w;
 }
 
-/* Those of a set that could not be made: with the reason to all whose request still stands. */
+/* A set that could not be made: the reason goes to all lanes that were not accepted yet; those that were are cut. */
 static void refuse_set(struct rdma_listener *l, struct standing *w, const char *why)
 {
 	struct rdma_refusal r;
 
 	rdma_refusal_fill(&r, RDMA_REFUSE_LIMIT, why);
-	for (uint32_t i = 0; w && w->conn && i < w->conn->conn.lanes; i++) {
-		/* one that was accepted already cannot be refused any more: it is cut */
+	for (uint32_t i = w ? w->accepted : 0; w && w->conn && i < w->conn->conn.lanes; i++) {
 		if (w->conn->lane[i].id)
 			l->fabric->reject(w->conn->lane[i].id, &r, sizeof(r));
 	}
