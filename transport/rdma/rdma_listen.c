@@ -41,6 +41,7 @@ struct standing {
 	struct standing *next; /* oldest first */
 	struct rdma *conn;
 	uint64_t since_ns;
+	uint32_t accepted; /* lanes below */
 };
 
 struct rdma_listener {
@@ -138,9 +139,11 @@ static int take_lanes(struct rdma_listener *l, struct rdma *s, struct half *cons
 	return 0;
 }
 
-static int accept_lanes(struct rdma_listener *l, struct rdma *s, const uint8_t token[16], struct ft_error *err)
+static int accept_lanes(struct rdma_listener *l, struct standing *w, const uint8_t token[16], struct ft_error *err)
 {
-	for (uint32_t i = 0; i < s->limits.lanes; i++) {
+	const struct rdma *s = w->conn;
+
+	for (uint32_t i = 0; i < s->limits.lanes; i++, w->accepted++) {
 		struct rdma_hello h;
 		struct rdma_conn_param param = rdma_param_of(&h, &l->base.params);
 		int r;
@@ -184,7 +187,7 @@ static int build(struct rdma_listener *l, struct standing *w, struct half *const
 	if (epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, w->conn->events->fd, &ev) != 0)
 		return err_sys(err, -errno, "the connection's events cannot be watched");
 	r = take_lanes(l, w->conn, set, err);
-	return r == 0 ? accept_lanes(l, w->conn, set[0]->hello.token, err) : r;
+	return r == 0 ? accept_lanes(l, w, set[0]->hello.token, err) : r;
 }
 
 static struct standing *standing_add(struct rdma_listener *l)
@@ -201,14 +204,13 @@ static struct standing *standing_add(struct rdma_listener *l)
 	return w;
 }
 
-/* Those of a set that could not be made: with the reason to all whose request still stands. */
+/* A set that could not be made: the reason goes to all lanes that were not accepted yet; those that were are cut. */
 static void refuse_set(struct rdma_listener *l, struct standing *w, const char *why)
 {
 	struct rdma_refusal r;
 
 	rdma_refusal_fill(&r, RDMA_REFUSE_LIMIT, why);
-	for (uint32_t i = 0; w && w->conn && i < w->conn->conn.lanes; i++) {
-		/* one that was accepted already cannot be refused any more: it is cut */
+	for (uint32_t i = w ? w->accepted : 0; w && w->conn && i < w->conn->conn.lanes; i++) {
 		if (w->conn->lane[i].id)
 			l->fabric->reject(w->conn->lane[i].id, &r, sizeof(r));
 	}
@@ -227,10 +229,13 @@ static void stand_up(struct rdma_listener *l, struct half *const *set)
 		standing_drop(l, l->standing, "too many wait for their peers' last word");
 	w = standing_add(l);
 	r = w ? build(l, w, set, &why) : err_set(&why, -ENOMEM, "no memory");
-	if (r != 0) {
+	if (r ==
+	    -EINVAL) /* what the kernel says to everything once the peer has gone, and that it does not tell before */
+		log_info("rdma", "%s: the peer has left, or: %s", set[0]->peer, why.msg);
+	else if (r != 0)
 		log_warn("rdma", "%s: the connection is refused: %s", set[0]->peer, why.msg);
+	if (r != 0)
 		refuse_set(l, w, why.msg);
-	}
 	for (uint32_t i = 0; i < asked; i++)
 		half_drop(l, set[i], r ? RDMA_REFUSE_LIMIT : RDMA_REFUSE_SURPLUS,
 			  r ? why.msg : "more lanes than are taken here");
@@ -499,6 +504,9 @@ static int bind_any(struct rdma_listener *l, const struct addrinfo *list, bool a
 			if (all && (ai->ai_family == AF_INET6) != (pass == 0))
 				continue;
 			r = bind_one(l, ai);
+			/* the kernel's word for a port that somebody has on one address, when all of them are asked for */
+			if (all && r == -EADDRNOTAVAIL)
+				r = -EADDRINUSE;
 			if (r == 0 || (all && r == -EADDRINUSE))
 				return r;
 		}
