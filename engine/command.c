@@ -155,6 +155,28 @@ static const char *role_name(enum ft_role role)
 	return role == FT_ROLE_PRIMARY ? "primary" : role == FT_ROLE_SECONDARY ? "secondary" : "?";
 }
 
+static json_t *describe_rdma(const struct ft_status *s)
+{
+	json_t *j = json_object();
+
+	put_text(j, "device", s->rdma_device);
+	put_u64(j, "port", s->rdma_port);
+	put_text(j, "gid", s->rdma_gid);
+	put_u64(j, "mtu", s->rdma_mtu);
+	put_u64(j, "lanes", s->rdma_lanes);
+	put_u64(j, "credits", s->rdma_credits);
+	put_text(j, "registration", s->rdma_registration);
+	put_u64(j, "chunk_bytes", s->rdma_chunk_bytes);
+	put_u64(j, "pinned_bytes", s->rdma_pinned_bytes);
+	put_u64(j, "pin_budget", s->rdma_pin_budget);
+	put_u64(j, "peer_pinned_bytes", s->rdma_peer_pinned_bytes);
+	put_u64(j, "peer_pin_budget", s->rdma_peer_pin_budget);
+	put_u64(j, "registrations", s->rdma_registrations);
+	put_u64(j, "deregistrations", s->rdma_deregistrations);
+	put_u64(j, "unpins", s->rdma_unpins);
+	return j;
+}
+
 static int run_status(struct call *call)
 {
 	struct ft_status s;
@@ -184,6 +206,9 @@ static int run_status(struct call *call)
 	put_u64(d, "memory_cap_bytes", s.memory_cap_bytes);
 	json_object_set_new(d, "guest_paused", json_boolean(s.guest_paused));
 	put_text(d, "bottleneck", s.bottleneck);
+	put_text(d, "transport", s.transport);
+	if (*s.rdma_device)
+		json_object_set_new(d, "rdma", describe_rdma(&s));
 	return 0;
 }
 

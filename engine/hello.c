@@ -163,14 +163,14 @@ static int fit_dirty(struct primary *p, struct ft_error *err)
 int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	struct tp_params params = { 0 };
+	struct tp_params params;
 	struct tp_conn *conn;
 	struct ft_config cfg;
 	struct link *l = NULL;
 	int r;
 
 	session_config(s, &cfg);
-	params.lanes = cfg.lanes + 1;
+	params = link_params(&cfg, cfg.lanes + 1);
 	r = tp_connect(&conn, s->peer_uri, &params, deadline, s->stop_fd, err);
 	if (r)
 		return err_prefix(err, "secondary %s", s->peer_uri);

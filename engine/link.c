@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,6 +13,25 @@
 #include "faultpoint.h"
 
 #define STOP_SLICE_MS 50 /* how often a greeting looks whether the session is to end */
+
+_Static_assert((int)FT_RDMA_CHUNKS == TP_REGISTER_CHUNKS && (int)FT_RDMA_WHOLE == TP_REGISTER_WHOLE &&
+		       (int)FT_RDMA_ODP == TP_REGISTER_ODP,
+	       "the transport's numbers are those of ft.h");
+
+struct tp_params link_params(const struct ft_config *cfg, uint32_t lanes)
+{
+	return (struct tp_params){
+		.lanes = lanes,
+		.credits = cfg->credits,
+		.registration = (enum tp_registration)cfg->rdma_registration,
+		.chunk_bytes = (uint32_t)cfg->rdma_chunk,
+		.pin_budget = cfg->rdma_pin_budget,
+		.signal_every = cfg->rdma_signal_every,
+		.sq_depth = cfg->rdma_queue_depth,
+		.ack_timeout = cfg->rdma_ack_timeout,
+		.retry_count = cfg->rdma_retries,
+	};
+}
 
 int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err)
 {
@@ -70,6 +90,29 @@ void link_count(struct link *l, struct stats *stats)
 	count(stats, FT_COUNTER_BYTES_SENT, &l->counted_out, st.bytes_sent);
 	count(stats, FT_COUNTER_BYTES_RECEIVED, &l->counted_in, st.bytes_received);
 	count(stats, FT_COUNTER_DUPLICATES, &l->counted_twice, atomic_load(&l->duplicates));
+}
+
+void link_status(struct link *l, struct ft_status *out)
+{
+	struct tp_info info;
+
+	tp_info(l->conn, &info);
+	snprintf(out->transport, sizeof(out->transport), "%s", tp_name(l->conn));
+	snprintf(out->rdma_device, sizeof(out->rdma_device), "%s", info.device);
+	snprintf(out->rdma_gid, sizeof(out->rdma_gid), "%s", info.gid);
+	snprintf(out->rdma_registration, sizeof(out->rdma_registration), "%s", info.registration);
+	out->rdma_port = info.port;
+	out->rdma_mtu = info.mtu;
+	out->rdma_lanes = info.lanes ? info.lanes - 1 : 0;
+	out->rdma_credits = info.credits;
+	out->rdma_chunk_bytes = info.chunk_bytes;
+	out->rdma_pinned_bytes = info.pinned_bytes;
+	out->rdma_pin_budget = info.pin_budget;
+	out->rdma_peer_pinned_bytes = info.peer_pinned_bytes;
+	out->rdma_peer_pin_budget = info.peer_pin_budget;
+	out->rdma_registrations = info.registrations;
+	out->rdma_deregistrations = info.deregistrations;
+	out->rdma_unpins = info.unpins;
 }
 
 void *link_begin(struct link *l, uint32_t lane, uint32_t *seq)

@@ -6,6 +6,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <ft/ft.h>
 #include "codec.h"
 #include "recording.h"
 #include "stats.h"
@@ -31,12 +32,18 @@ struct link {
 	uint64_t counted_out, counted_in, counted_twice; /* by link_count() */
 };
 
+/* link_params - what the settings say of a connection; @lanes: lane 0 included. */
+struct tp_params link_params(const struct ft_config *cfg, uint32_t lanes);
+
 /* link_create - takes over @conn (closed by link_destroy, also when this fails). */
 int link_create(struct link **out, struct tp_conn *conn, struct recording *recording, struct ft_error *err);
 void link_destroy(struct link *l); /* no thread may be inside; NULL is harmless */
 
 /* link_count - add octets and repetitions since the last call to the session's figures.  The receive thread, then who destroys. */
 void link_count(struct link *l, struct stats *stats);
+
+/* link_status - what an operator wants to know of the connection. */
+void link_status(struct link *l, struct ft_status *out);
 
 /* link_begin - lock the lane; returns its buffer, *@seq is the number that the record must carry.  Then create_X(), then link_end(). */
 void *link_begin(struct link *l, uint32_t lane, uint32_t *seq);

@@ -21,11 +21,14 @@
 #define TIB (1024 * GIB)
 #define HOUR_MS UINT64_C(3600000)
 
+#define RDMA_BUDGET_CHUNKS 4u /* a budget of fewer chunks would be used up by one write and what it waits for */
+
 /* clang-format off */
 enum setting {
 	NAME, PEER, LISTEN, IDENTITY, RECORD, RECORD_PAYLOAD, INTERVAL, LANES, HEARTBEAT, HEARTBEAT_MISSES,
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
-	STAGING_BYTES, AT_CAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, NR_SETTINGS
+	STAGING_BYTES, AT_CAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
+	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -36,8 +39,8 @@ enum setting {
 
 static const struct ft_option options[NR_SETTINGS] = {
 	[NAME] = STRING("name", BOTH, "vm", "name of the machine; the same on both sides"),
-	[PEER] = STRING("peer", PRIMARY, "", "where the secondary listens: HOST:PORT or [ADDRESS]:PORT"),
-	[LISTEN] = STRING("listen", FT_OPT_SECONDARY, "", "where to wait for the primary: ADDRESS:PORT; port 0 takes a free one"),
+	[PEER] = STRING("peer", PRIMARY, "", "where the secondary listens: HOST:PORT, [ADDRESS]:PORT, rdma:HOST:PORT"),
+	[LISTEN] = STRING("listen", FT_OPT_SECONDARY, "", "where to wait for the primary: ADDRESS:PORT, rdma:ADDRESS:PORT; port 0 takes a free one"),
 	[IDENTITY] = STRING("identity", BOTH, "", "text that must agree on both sides: machine type, version, devices"),
 	[RECORD] = STRING("record", BOTH, "", "file that gets the protocol stream, for ftdump(1)"),
 	[RECORD_PAYLOAD] = BOOL("record-payload", BOTH, "off", "record the contents of pages too"),
@@ -67,6 +70,17 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[STATE_MAX] = SIZE("state-max", BOTH, 4 * KIB, 4 * GIB, "64M", "largest device state of one epoch"),
 	[HUGE_PAGES] = BOOL("huge-pages", PRIMARY, "on", "ask for huge pages for staging memory"),
 	[LOCK_MEMORY] = BOOL("lock-memory", BOTH, "off", "lock staging and receive memory into RAM"),
+	/* fewer than 4 do not do: a receiver tells half of them at a time, heartbeats leave the other half, ack and applied need one each */
+	[CREDITS] = UINT("credits", BOTH, 4, 1024, "", "8", "messages that may be on their way to this side on each lane"),
+	[RDMA_REGISTRATION] = CHOICE("rdma-registration", BOTH, "chunks|whole|odp", "chunks",
+				     "how the secondary's memory is registered: when written, all at once, or by the device"),
+	[RDMA_CHUNK] = SIZE("rdma-chunk", BOTH, MIB, 256 * MIB, "1M", "octets that are registered at a time; a power of two"),
+	[RDMA_PIN_BUDGET] = SIZE("rdma-pin-budget", BOTH, 0, 64 * TIB, "0", "most memory registered by chunks at a time; 0: no limit"),
+	[RDMA_SIGNAL_EVERY] = UINT("rdma-signal-every", BOTH, 1, 8192, "", "64", "writes for which one completion is asked"),
+	[RDMA_QUEUE_DEPTH] = UINT("rdma-queue-depth", BOTH, 4, 8192, "", "256", "work requests on their way on each lane"),
+	[RDMA_ACK_TIMEOUT] = UINT("rdma-ack-timeout", BOTH, 1, 31, "", "17",
+				  "n: after 4.096 us * 2^n without an answer a packet is sent again"),
+	[RDMA_RETRIES] = UINT("rdma-retries", BOTH, 1, 6, "", "6", "times that a packet is sent again before the peer is lost"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -94,11 +108,20 @@ static const size_t field[NR_SETTINGS] = {
 	[STATE_MAX] = FIELD(state_max),
 	[HUGE_PAGES] = FIELD(huge_pages),
 	[LOCK_MEMORY] = FIELD(lock_memory),
+	[CREDITS] = FIELD(credits),
+	[RDMA_REGISTRATION] = FIELD(rdma_registration),
+	[RDMA_CHUNK] = FIELD(rdma_chunk),
+	[RDMA_PIN_BUDGET] = FIELD(rdma_pin_budget),
+	[RDMA_SIGNAL_EVERY] = FIELD(rdma_signal_every),
+	[RDMA_QUEUE_DEPTH] = FIELD(rdma_queue_depth),
+	[RDMA_ACK_TIMEOUT] = FIELD(rdma_ack_timeout),
+	[RDMA_RETRIES] = FIELD(rdma_retries),
 #undef FIELD
 };
 /* clang-format on */
 
-_Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_cap) == sizeof(uint32_t),
+_Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_cap) == sizeof(uint32_t) &&
+		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t),
 	       "a choice is kept as its number");
 
 const struct ft_option *ft_options(size_t *n)
@@ -123,6 +146,16 @@ static void *field_of(struct ft_config *cfg, const struct ft_option *opt)
 static const void *field_read(const struct ft_config *cfg, const struct ft_option *opt)
 {
 	return (const char *)cfg + field[opt - options];
+}
+
+/* Does the caller's struct have the field?  One of an older ft.h ends before it. */
+static bool has_field(const struct ft_config *cfg, const struct ft_option *opt)
+{
+	size_t width = opt->type == FT_OPT_STRING ? sizeof(char *)
+		       : opt->type == FT_OPT_SIZE ? sizeof(uint64_t)
+						  : sizeof(uint32_t);
+
+	return field[opt - options] + width <= cfg->struct_size;
 }
 
 /* The number that a field holds, whatever its width; not for strings. */
@@ -357,6 +390,8 @@ int ft_config_set(struct ft_config *cfg, const char *name, const char *value, st
 
 	if (!opt)
 		return err_set(err, -ENOENT, "there is no setting '%.64s'", name);
+	if (!has_field(cfg, opt))
+		return err_set(err, -ENOENT, "%s: this program was built for an older libft, without it", opt->name);
 	if (opt->type == FT_OPT_STRING)
 		return set_string(cfg, opt, value, err);
 	if (parse_number(opt, value, &v) < 0)
@@ -376,7 +411,7 @@ int ft_config_get(const struct ft_config *cfg, const char *name, char *buf, size
 	const struct ft_option *opt = options_find(name);
 	const char *text;
 
-	if (!opt)
+	if (!opt || !has_field(cfg, opt))
 		return -ENOENT;
 	if (opt->type == FT_OPT_STRING) {
 		text = *(const char *const *)field_read(cfg, opt);
@@ -422,6 +457,19 @@ static bool is_empty(const char *text)
 	return !text || !*text;
 }
 
+static int check_rdma(const struct ft_config *cfg, struct ft_error *err)
+{
+	char budget[32];
+
+	if (cfg->rdma_chunk & (cfg->rdma_chunk - 1))
+		return err_set(err, -EINVAL, "rdma-chunk: %" PRIu64 " is not a power of two", cfg->rdma_chunk);
+	print_size(budget, sizeof(budget), cfg->rdma_pin_budget);
+	if (cfg->rdma_pin_budget && cfg->rdma_pin_budget < RDMA_BUDGET_CHUNKS * cfg->rdma_chunk)
+		return err_set(err, -EINVAL, "rdma-pin-budget: %s is less than %u chunks of %" PRIu64 "M (rdma-chunk)",
+			       budget, RDMA_BUDGET_CHUNKS, cfg->rdma_chunk / MIB);
+	return 0;
+}
+
 int options_check(const struct ft_config *cfg, struct ft_error *err)
 {
 	int r;
@@ -443,7 +491,7 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 	if (cfg->role == FT_ROLE_PRIMARY && cfg->sync_pause_ms > cfg->pause_max_ms)
 		return err_set(err, -EINVAL, "sync-pause: %u ms is more than pause-max allows, %u ms",
 			       cfg->sync_pause_ms, cfg->pause_max_ms);
-	return 0;
+	return check_rdma(cfg, err);
 }
 
 int options_set_live(struct ft_config *cfg, const char *name, const char *value, struct ft_error *err)

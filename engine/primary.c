@@ -139,6 +139,24 @@ void primary_memory(struct ft_session *s, uint64_t *used, uint64_t *cap)
 	*cap = st.cap_bytes;
 }
 
+void primary_link_status(struct ft_session *s, struct ft_status *out)
+{
+	struct primary *p = s->primary;
+	struct link *link;
+
+	pthread_mutex_lock(&s->lock);
+	link = p->link;
+	p->link_users += link != NULL;
+	pthread_mutex_unlock(&s->lock);
+	if (!link)
+		return;
+	link_status(link, out);
+	pthread_mutex_lock(&s->lock);
+	if (--p->link_users == 0 && !p->link)
+		pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+}
+
 /* ---- regions that change under way ---- */
 
 void primary_regions_changed(struct ft_session *s)

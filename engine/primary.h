@@ -80,6 +80,7 @@ struct primary {
 	bool by_chunks;		/* ship thread only: the transport asks for keys chunk by chunk, see tp_prepare() */
 
 	/* guarded by s->lock */
+	unsigned link_users;	    /* threads inside of the link that do not live with it: they are waited for before it is freed */
 	bool lost;		    /* the connection is over */
 	struct ft_error loss_error; /* its first cause */
 	uint64_t acked, applied, sent; /* epochs of this connection */

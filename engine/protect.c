@@ -282,6 +282,8 @@ static void serve(struct primary *p)
 	link_count(link, &s->stats);
 	pthread_mutex_lock(&s->lock);
 	p->link = NULL;
+	while (p->link_users)
+		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
 	memcpy(p->loss, p->loss_error.msg, sizeof(p->loss));
 	s->peer[0] = '\0';
 	pthread_mutex_unlock(&s->lock);

@@ -163,7 +163,7 @@ int secondary_create(struct ft_session *s, struct ft_error *err)
 int secondary_start(struct ft_session *s, struct ft_error *err)
 {
 	struct secondary *c = s->secondary;
-	struct tp_params params = { .lanes = TP_LANES_MAX };
+	struct tp_params params = link_params(&s->cfg, TP_LANES_MAX);
 	struct standby_options opt = {
 		.lanes = s->cfg.lanes,
 		.state_max = s->cfg.state_max,
@@ -233,6 +233,16 @@ void secondary_memory(struct ft_session *s, uint64_t *used, uint64_t *cap)
 	*used = standby_memory_bytes(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
 	*cap = s->regions->nr_pages * FT_PAGE_SIZE + 2 * s->cfg.state_max;
+}
+
+void secondary_link_status(struct ft_session *s, struct ft_status *out)
+{
+	struct secondary *c = s->secondary;
+
+	if (!link_get(c))
+		return;
+	link_status(c->link, out);
+	link_put(c);
 }
 
 const char *secondary_address(struct ft_session *s)

@@ -199,9 +199,12 @@ static char *keep(const char *text)
 
 static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct ft_error *err)
 {
-	if (cfg->struct_size != sizeof(*cfg))
+	/* an embedder built against an older ft.h has a shorter struct; what it does not know has its default */
+	if (cfg->struct_size < offsetof(struct ft_config, rdma_chunk) || cfg->struct_size > sizeof(*cfg))
 		return err_set(err, -EINVAL, "config.struct_size is %zu; use ft_config_init()", cfg->struct_size);
-	s->cfg = *cfg;
+	ft_config_init(&s->cfg, cfg->role);
+	memcpy(&s->cfg, cfg, cfg->struct_size);
+	s->cfg.struct_size = sizeof(s->cfg);
 	s->name = keep(cfg->name && *cfg->name ? cfg->name : "vm");
 	s->peer_uri = keep(cfg->peer);
 	s->listen_uri = keep(cfg->listen);
@@ -410,13 +413,28 @@ void ft_session_stop(struct ft_session *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
+/* The transport that an address means: "rdma:HOST:PORT"; without a word in front it is tcp. */
+static const char *transport_of(const char *uri)
+{
+	const char *rest = strncmp(uri, "fault(", 6) == 0 ? strstr(uri, ")/") : NULL;
+
+	if (rest)
+		uri = rest + 2;
+	if (strncmp(uri, "rdma:", 5) == 0)
+		return "rdma";
+	return strncmp(uri, "loopback:", 9) == 0 ? "loopback" : "tcp";
+}
+
 int ft_session_address(struct ft_session *s, char *buf, size_t size)
 {
 	const char *address = s->role == FT_ROLE_SECONDARY ? secondary_address(s) : NULL;
+	bool rdma = strcmp(transport_of(s->listen_uri), "rdma") == 0;
 
 	if (!address)
 		return -ENOTCONN;
-	return snprintf(buf, size, "%s", address) < (int)size ? 0 : -ENOSPC;
+	if (strncmp(address, "rdma:", 5) == 0)
+		rdma = false; /* it is there already */
+	return snprintf(buf, size, "%s%s", rdma ? "rdma:" : "", address) < (int)size ? 0 : -ENOSPC;
 }
 
 int ft_session_wait(struct ft_session *s, uint32_t mask, uint32_t timeout_ms)
@@ -501,10 +519,15 @@ static void read_status(struct ft_session *s, struct ft_status *out)
 	for (uint32_t i = 0; i < regions->count; i++)
 		out->regions += regions->region[i].base != NULL;
 	urcu_bp_read_unlock();
-	if (s->role == FT_ROLE_PRIMARY)
+	snprintf(out->transport, sizeof(out->transport), "%s",
+		 transport_of(s->role == FT_ROLE_PRIMARY ? s->peer_uri : s->listen_uri));
+	if (s->role == FT_ROLE_PRIMARY) {
 		primary_memory(s, &out->memory_bytes, &out->memory_cap_bytes);
-	else
+		primary_link_status(s, out);
+	} else {
 		secondary_memory(s, &out->memory_bytes, &out->memory_cap_bytes);
+		secondary_link_status(s, out);
+	}
 	snprintf(out->bottleneck, sizeof(out->bottleneck), "%s", stats_bottleneck(&s->stats));
 }
 

@@ -83,6 +83,7 @@ void primary_join(struct ft_session *s);
 void primary_destroy(struct ft_session *s);
 void primary_wake(struct ft_session *s);
 void primary_memory(struct ft_session *s, uint64_t *used, uint64_t *cap);
+void primary_link_status(struct ft_session *s, struct ft_status *out); /* of the connection, if there is one */
 void primary_regions_changed(struct ft_session *s); /* ends the connection; a new sync uses the new table */
 void primary_wait_regions(struct ft_session *s);    /* until no thread uses an older table */
 
@@ -92,6 +93,7 @@ int secondary_start(struct ft_session *s, struct ft_error *err);
 void secondary_join(struct ft_session *s);
 void secondary_destroy(struct ft_session *s);
 void secondary_memory(struct ft_session *s, uint64_t *used, uint64_t *cap);
+void secondary_link_status(struct ft_session *s, struct ft_status *out);
 const char *secondary_address(struct ft_session *s);
 int secondary_failover(struct ft_session *s, unsigned flags, struct ft_failover_result *res, struct ft_error *err);
 

@@ -185,7 +185,8 @@ void fake_init(struct fake_session *f, enum ft_role role, enum ft_state state)
 					.guest_bytes = UINT64_C(1) << 30,
 					.memory_bytes = 16u << 20,
 					.memory_cap_bytes = 256u << 20,
-					.bottleneck = "interval" };
+					.bottleneck = "interval",
+					.transport = "tcp" };
 	for (unsigned i = 0; i < FT_METRIC_COUNT; i++)
 		f->stats.dist[i] = (struct ft_dist){
 			.count = 1000, .min = 1000 + i, .mean = 2000.5, .p50 = 2000, .p99 = 9000, .max = 10000

@@ -113,6 +113,56 @@ Test(ftctl, status)
 	fake.status.state = FT_STATE_STANDBY;
 	expect("status", 0, "web1: secondary, standby for");
 	cr_expect(strstr(out, "  epoch        1,000 acked, 999 applied\n"), "%s", out);
+	cr_expect(strstr(out, "  transport    tcp\n"), "%s", out);
+	cr_expect_null(strstr(out, "pinned"), "%s", out);
+}
+
+static void set_rdma(struct ft_status *s)
+{
+	snprintf(s->transport, sizeof(s->transport), "rdma");
+	snprintf(s->rdma_device, sizeof(s->rdma_device), "rxe0");
+	snprintf(s->rdma_gid, sizeof(s->rdma_gid), "fe80::5054:ff:fe12:3456");
+	snprintf(s->rdma_registration, sizeof(s->rdma_registration), "chunks");
+	s->rdma_port = 1;
+	s->rdma_mtu = 1024;
+	s->rdma_lanes = 2;
+	s->rdma_credits = 8;
+	s->rdma_chunk_bytes = 4u << 20;
+	s->rdma_pinned_bytes = 12u << 20;
+	s->rdma_peer_pinned_bytes = 40u << 20;
+	s->rdma_peer_pin_budget = 64u << 20;
+	s->rdma_registrations = 1234;
+	s->rdma_deregistrations = 1231;
+	s->rdma_unpins = 57;
+}
+
+Test(ftctl, status_over_rdma)
+{
+	json_t *j, *rdma;
+
+	set_rdma(&fake.status);
+	expect("status", 0,
+	       "  transport    rdma, device rxe0 port 1, GID fe80::5054:ff:fe12:3456, MTU 1024; 2 lanes, 8 credits\n");
+	cr_expect(strstr(out, "  pinned       12.0 MiB here, 40.0 MiB of 64.0 MiB at the peer; chunks of 4.00 MiB\n"),
+		  "%s", out);
+	cr_expect(strstr(out, "  registered   1,234, 1,231 ended, 57 of these to keep within a budget\n"), "%s", out);
+	cr_expect_eq(run("status --json"), 0);
+	j = json_loads(out, 0, NULL);
+	cr_assert(j, "%s", out);
+	cr_expect_str_eq(json_string_value(json_object_get(j, "transport")), "rdma");
+	rdma = json_object_get(j, "rdma");
+	cr_expect_eq(json_object_size(rdma), 15);
+	cr_expect_str_eq(json_string_value(json_object_get(rdma, "device")), "rxe0");
+	cr_expect_str_eq(json_string_value(json_object_get(rdma, "gid")), "fe80::5054:ff:fe12:3456");
+	cr_expect_str_eq(json_string_value(json_object_get(rdma, "registration")), "chunks");
+	cr_expect_eq(json_integer_value(json_object_get(rdma, "mtu")), 1024);
+	cr_expect_eq(json_integer_value(json_object_get(rdma, "peer_pin_budget")), 64 << 20);
+	cr_expect_eq(json_integer_value(json_object_get(rdma, "unpins")), 57);
+	json_decref(j);
+	snprintf(fake.status.rdma_registration, sizeof(fake.status.rdma_registration), "whole");
+	fake.status.rdma_lanes = 1;
+	expect("status", 0, "at the peer; whole\n");
+	cr_expect(strstr(out, "; 1 lane, 8 credits\n"), "%s", out);
 }
 
 Test(ftctl, json)

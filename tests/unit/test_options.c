@@ -54,7 +54,7 @@ Test(options, defaults_are_those_of_the_table)
 	const struct ft_option *o = ft_options(&n);
 	struct ft_config cfg;
 
-	cr_assert_eq(n, 23);
+	cr_assert_eq(n, 31);
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
 	cr_expect_eq(cfg.struct_size, sizeof(cfg));
 	cr_expect_eq(cfg.role, FT_ROLE_SECONDARY);
@@ -87,7 +87,8 @@ Test(options, each_has_a_field_of_its_own)
 		else if (o[i].type == FT_OPT_BOOL)
 			snprintf(value, sizeof(value), "%s", strcmp(o[i].value, "on") ? "on" : "off");
 		else if (o[i].type == FT_OPT_CHOICE)
-			snprintf(value, sizeof(value), "%s", strchr(o[i].choices, '|') + 1);
+			snprintf(value, sizeof(value), "%.*s", (int)strcspn(strchr(o[i].choices, '|') + 1, "|"),
+				 strchr(o[i].choices, '|') + 1);
 		else
 			snprintf(value, sizeof(value), "%" PRIu64, o[i].max - 1);
 		good(&cfg, o[i].name, value);
@@ -258,6 +259,37 @@ Test(options, check_refuses_what_cannot_work)
 	cfg = ok;
 	cfg.pause_max_ms = cfg.sync_pause_ms - 1;
 	refused(&cfg, "sync-pause: 50 ms is more than pause-max allows, 49 ms");
+	cfg = ok;
+	cfg.rdma_chunk = 3u << 20;
+	refused(&cfg, "rdma-chunk: 3145728 is not a power of two");
+	cfg.rdma_chunk = 16u << 20;
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
+	cfg.rdma_pin_budget = 63u << 20;
+	refused(&cfg, "rdma-pin-budget: 63M is less than 4 chunks of 16M");
+	cfg.rdma_pin_budget = 64u << 20;
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
+	cfg.rdma_registration = 3;
+	refused(&cfg, "rdma-registration: 3");
+}
+
+/* A program that was built against an older ft.h has a struct without the newer fields. */
+Test(options, an_older_struct_ends_earlier)
+{
+	const size_t old = offsetof(struct ft_config, rdma_chunk);
+	struct ft_error err = { 0 };
+	struct ft_config cfg;
+	char text[32];
+
+	memset(&cfg, 0x5a, sizeof(cfg));
+	ft_config_init_sized(&cfg, old, FT_ROLE_PRIMARY);
+	cr_expect_eq(cfg.struct_size, old);
+	cr_expect_eq(cfg.rdma_chunk, UINT64_C(0x5a5a5a5a5a5a5a5a), "written behind the end");
+	good(&cfg, "lock-memory", "on");
+	cr_expect_eq(ft_config_set(&cfg, "rdma-chunk", "2M", &err), -ENOENT);
+	cr_expect(strstr(err.msg, "older libft"), "says: %s", err.msg);
+	cr_expect_eq(ft_config_set(&cfg, "rdma-retries", "2", &err), -ENOENT);
+	cr_expect_eq(ft_config_get(&cfg, "credits", text, sizeof(text)), -ENOENT);
+	cr_expect_eq(cfg.rdma_chunk, UINT64_C(0x5a5a5a5a5a5a5a5a), "written behind the end");
 }
 
 static void set_live(struct ft_config *cfg, const char *name, const char *value, int want)

@@ -161,6 +161,13 @@ Test(session, open_refuses_what_cannot_work)
 	ops.struct_size = offsetof(struct ft_vmm_ops, guest_hold); /* an older embedder */
 	cr_assert_eq(ft_session_open(&s, &good, &ops, NULL, &err), 0, "%s", err.msg);
 	ft_session_close(s);
+	cfg = good; /* and an older struct of settings: what it lacks has its default */
+	cfg.struct_size = offsetof(struct ft_config, rdma_chunk);
+	cfg.credits = cfg.rdma_retries = 0;
+	cr_assert_eq(ft_session_open(&s, &cfg, &all, NULL, &err), 0, "%s", err.msg);
+	cr_assert_eq(ft_session_get(s, "credits", name, sizeof(name)), 0);
+	cr_assert_str_eq(name, "8");
+	ft_session_close(s);
 	ft_session_close(NULL);
 }
 

@@ -80,6 +80,45 @@ static void line_traffic(FILE *out, const json_t *stats, bool is_primary)
 		fprintf(out, "  %-12s %s\n", "received", human_bytes(a, counter_of(stats, "bytes-received")));
 }
 
+/* "12.0 MiB of 64.0 MiB here"; a budget of 0 is none. */
+static void put_pinned(FILE *out, const json_t *rdma, const char *pinned, const char *budget, const char *where)
+{
+	uint64_t most = field_u64(rdma, budget);
+	char a[HUMAN_MAX], b[HUMAN_MAX];
+
+	fprintf(out, "%s%s%s %s", human_bytes(a, field_u64(rdma, pinned)), most ? " of " : "",
+		most ? human_bytes(b, most) : "", where);
+}
+
+/* The transport's name, and of rdma what its tuning needs. */
+static void line_transport(FILE *out, const json_t *s)
+{
+	const json_t *r = json_object_get(s, "rdma");
+	uint64_t lanes = field_u64(r, "lanes");
+	char a[HUMAN_MAX], b[HUMAN_MAX], c[HUMAN_MAX];
+
+	if (!*field_text(s, "transport"))
+		return; /* a process of an older version */
+	fprintf(out, "  %-12s %s", "transport", field_text(s, "transport"));
+	if (!r) {
+		fputc('\n', out);
+		return;
+	}
+	fprintf(out, ", device %s port %" PRIu64 ", GID %s, MTU %" PRIu64 "; %" PRIu64 " lane%s, %" PRIu64 " credits\n",
+		field_text(r, "device"), field_u64(r, "port"), field_text(r, "gid"), field_u64(r, "mtu"), lanes,
+		lanes == 1 ? "" : "s", field_u64(r, "credits"));
+	fprintf(out, "  %-12s ", "pinned");
+	put_pinned(out, r, "pinned_bytes", "pin_budget", "here, ");
+	put_pinned(out, r, "peer_pinned_bytes", "peer_pin_budget", "at the peer; ");
+	if (strcmp(field_text(r, "registration"), "chunks") == 0)
+		fprintf(out, "chunks of %s\n", human_bytes(a, field_u64(r, "chunk_bytes")));
+	else
+		fprintf(out, "%s\n", field_text(r, "registration"));
+	fprintf(out, "  %-12s %s, %s ended, %s of these to keep within a budget\n", "registered",
+		human_count(a, field_u64(r, "registrations")), human_count(b, field_u64(r, "deregistrations")),
+		human_count(c, field_u64(r, "unpins")));
+}
+
 void report_status(FILE *out, const json_t *s, const json_t *stats)
 {
 	bool is_primary = strcmp(field_text(s, "role"), "primary") == 0;
@@ -91,6 +130,7 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 	fprintf(out, "  %-12s %s\n", "protected", json_is_true(json_object_get(s, "protected")) ? "yes" : "NO");
 	if (*field_text(s, "peer"))
 		fprintf(out, "  %-12s %s\n", "peer", field_text(s, "peer"));
+	line_transport(out, s);
 	line_sync(out, s);
 	line_epochs(out, s, is_primary);
 	if (is_primary) {

@@ -186,13 +186,20 @@ enum ft_at_cap {
 	FT_AT_CAP_SLOW,	   /* keep the interval; the pause lasts while staged pages are shipped */
 };
 
+/* How a secondary's memory is registered with its rdma device. */
+enum ft_rdma_registration {
+	FT_RDMA_CHUNKS = 0, /* chunk by chunk, when first written; least recently used ones are given back within a budget */
+	FT_RDMA_WHOLE,	    /* all of it at the greeting: it becomes resident and pinned */
+	FT_RDMA_ODP,	    /* all of it, pinned by nobody: the device fetches pages; chunks where it cannot */
+};
+
 /* All times in ms, all sizes in octets.  The same settings by name, with range, default and meaning:
  * ft_options().  Strings are copied by ft_session_open(). */
 struct ft_config {
 	size_t struct_size;
 	enum ft_role role;
 	const char *name;     /* of the machine; "vm" */
-	const char *peer;     /* primary: where the secondary listens, "HOST:PORT", "tcp:HOST:PORT", "[::1]:PORT" */
+	const char *peer;     /* primary: where the secondary listens, "HOST:PORT", "tcp:HOST:PORT", "[::1]:PORT", "rdma:HOST:PORT" */
 	const char *listen;   /* secondary: same form; port 0 takes a free one, see ft_session_address() */
 	const char *identity; /* what must agree on both sides (machine type, version, devices); "" */
 	const char *record;   /* file that gets the protocol stream for ftdump; NULL: none */
@@ -215,6 +222,16 @@ struct ft_config {
 	uint32_t lock_memory;	     /* 1: mlock staging and receive memory (RLIMIT_MEMLOCK is checked before the start) */
 	enum ft_on_loss on_loss;     /* live */
 	enum ft_at_cap at_cap;	     /* live */
+
+	/* of the connection: what the peer's settings say too is agreed on */
+	uint64_t rdma_chunk;	     /* octets, a power of two; the smaller of both sides' */
+	uint64_t rdma_pin_budget;    /* octets of the receive image that may be pinned at a time; 0: no limit */
+	enum ft_rdma_registration rdma_registration;
+	uint32_t credits;	     /* messages on their way on one lane and direction; all transports */
+	uint32_t rdma_signal_every;  /* a completion is asked for at least every so many writes */
+	uint32_t rdma_queue_depth;   /* work requests on their way on one lane */
+	uint32_t rdma_ack_timeout;   /* 4.096 us * 2^n until a packet counts as lost */
+	uint32_t rdma_retries;	     /* times that a packet is sent again */
 };
 
 /* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
@@ -279,7 +296,7 @@ FT_API void ft_session_stop(struct ft_session *s);
 /* ft_session_close - stop, then free.  NULL is harmless.  Not from a callback. */
 FT_API void ft_session_close(struct ft_session *s);
 
-/* ft_session_address - where a secondary listens, as "HOST:PORT" into @buf.  After start. */
+/* ft_session_address - where a secondary listens, into @buf: "HOST:PORT", "rdma:HOST:PORT", as a primary takes it.  After start. */
 FT_API FT_MUST int ft_session_address(struct ft_session *s, char *buf, size_t size);
 
 /* ft_session_wait - until the state is in @mask (bit 1u << FT_STATE_X) or @timeout_ms are over (-ETIMEDOUT).
@@ -350,6 +367,18 @@ struct ft_status {
 	uint64_t memory_bytes, memory_cap_bytes; /* staging or receive memory: in use, and its cap */
 	bool guest_paused;
 	char bottleneck[16]; /* the longest phase of the last epochs: "interval", "ship", "ack", "apply", "capture" ... */
+
+	char transport[32]; /* "tcp", "rdma" ...: of the connection; without one, of the address that is set */
+	/* Of a connection over rdma; empty and 0 otherwise. */
+	char rdma_device[64], rdma_gid[48]; /* GID: the device's address */
+	char rdma_registration[16];	    /* in use: "chunks", "whole", "odp" */
+	uint32_t rdma_port, rdma_mtu;	    /* of the device; octets of a packet's payload */
+	uint32_t rdma_lanes, rdma_credits;  /* as agreed; data lanes, messages on their way on each */
+	uint64_t rdma_chunk_bytes;
+	uint64_t rdma_pinned_bytes, rdma_pin_budget;	       /* registered on this side now; 0: no limit */
+	uint64_t rdma_peer_pinned_bytes, rdma_peer_pin_budget; /* of the peer's image, as this side had it registered */
+	uint64_t rdma_registrations, rdma_deregistrations;     /* of memory on this side, since the connection was made */
+	uint64_t rdma_unpins;				       /* chunks that were given back for the budget */
 };
 /* ft_session_status - as of now. */
 FT_API void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size);
