@@ -169,9 +169,11 @@ struct rdma {
 	uint64_t arrival_first, arrival_end;
 	struct reply *reply; /* RDMA_REPLIES, a queue */
 	unsigned nr_replies;
+	bool answering; /* the poller, without the lock, makes the next one */
 	uint32_t announce; /* bits of own windows that the peer is to be told of */
 	struct rdma_window_entry announcement[TP_WINDOWS_MAX];
 	int given; /* lane of the message that tp_recv() gave last, -1 */
+	bool failed; /* a work request failed: it is over, @lost says why, when what has come in was dispatched */
 	bool over; /* nothing more comes in: @lost says why, told when the arrivals are empty */
 	struct ft_error lost;
 
@@ -249,6 +251,7 @@ void rdma_progress(struct rdma *s);
  * is still handed out.  rdma_breach - it was the peer's fault, who is told. */
 void rdma_break(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
 void rdma_over(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
+void rdma_fail(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4); /* the same, by whoever sees it first: not the poller */
 void rdma_breach(struct rdma *s, const char *fmt, ...) FT_PRINTF(2, 3);
 
 /* -- rdma_send.c: lock held, but for rdma_op_* -- */

@@ -249,7 +249,7 @@ static void say_credit(struct rdma *s, struct lane *l)
 
 static void say_replies(struct rdma *s)
 {
-	while (s->nr_replies) {
+	while (s->nr_replies && !s->answering) {
 		struct reply *first = &s->reply[0];
 
 		if (!rdma_say(s, &s->lane[0], first->kind, first->count, first->entry,

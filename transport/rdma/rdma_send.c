@@ -72,9 +72,9 @@ static void on_send_completion(struct rdma *s, const struct ibv_wc *wc)
 	if (wc->status != IBV_WC_SUCCESS) {
 		/* what was flushed behind a failure tells nothing new */
 		if (wc->status == IBV_WC_WR_FLUSH_ERR)
-			rdma_over(s, -ECONNRESET, "lane %u was shut down with work on its way", l->index);
+			rdma_fail(s, -ECONNRESET, "lane %u was shut down with work on its way", l->index);
 		else
-			rdma_over(s, -ECONNRESET, "work request on lane %u failed: %s (status %d, vendor %#x)",
+			rdma_fail(s, -ECONNRESET, "work request on lane %u failed: %s (status %d, vendor %#x)",
 				  l->index, ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
 		return;
 	}

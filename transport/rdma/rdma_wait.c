@@ -37,6 +37,10 @@ static void drain(struct rdma *s)
 	s->starved = false;
 	rdma_drain_recv(s);
 	rdma_drain_send(s);
+	if (s->failed && !s->over) {
+		rdma_drain_recv(s); /* what came before the failure is here by now */
+		s->over = true;
+	}
 	rdma_pump_all(s);
 	rdma_control(s);
 }
@@ -164,24 +168,38 @@ void rdma_break(struct rdma *s, int code, const char *fmt, ...)
 	conn_break(&s->conn, &why, NULL);
 }
 
+static void lose(struct rdma *s, int code, const char *fmt, va_list ap)
+{
+	struct ft_error why;
+
+	if (s->over || (s->failed && code != -ENODATA))
+		return;
+	sentence(&s->lost, code, fmt, ap);
+	why = s->lost;
+	if (code == -ENODATA)
+		err_set(&why, -EPIPE, "the peer has closed");
+	conn_break_tx(&s->conn, &why, NULL);
+}
+
 void rdma_over(struct rdma *s, int code, const char *fmt, ...)
 {
 	va_list ap;
 
-	if (s->over)
-		return;
 	va_start(ap, fmt);
-	sentence(&s->lost, code, fmt, ap);
+	lose(s, code, fmt, ap);
 	va_end(ap);
 	s->over = true;
-	if (code == -ENODATA) {
-		struct ft_error why = { 0 };
+}
 
-		err_set(&why, -EPIPE, "the peer has closed");
-		conn_break_tx(&s->conn, &why, NULL);
-	} else {
-		conn_break_tx(&s->conn, &s->lost, NULL);
-	}
+/* The peer's last word may have come before, and lie in the queue of receives: that the connection is over is said when that is empty. */
+void rdma_fail(struct rdma *s, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	lose(s, code, fmt, ap);
+	va_end(ap);
+	s->failed = true;
 }
 
 void rdma_breach(struct rdma *s, const char *fmt, ...)

@@ -212,13 +212,14 @@ void rdma_window_on_register(struct rdma *s, const struct rdma_chunk_entry *e, u
 
 	if (!rp)
 		return;
-	/* Nobody else adds or sends answers: that is the poller's work, and we are the poller. */
+	s->answering = true;
 	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_lock(&s->own_lock);
 	for (; i < count && sane; i++)
 		sane = answer_register(s, &e[i], &rp->entry[i]);
 	pthread_mutex_unlock(&s->own_lock);
 	pthread_mutex_lock(&s->lock);
+	s->answering = false;
 	if (sane)
 		s->nr_replies++;
 	else
@@ -252,12 +253,14 @@ void rdma_window_on_unregister(struct rdma *s, const struct rdma_chunk_entry *e,
 	if (!rp)
 		return;
 	memcpy(rp->entry, e, count * sizeof(*e));
+	s->answering = true;
 	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_lock(&s->own_lock);
 	for (; i < count && sane; i++)
 		sane = let_go(s, &e[i]);
 	pthread_mutex_unlock(&s->own_lock);
 	pthread_mutex_lock(&s->lock);
+	s->answering = false;
 	if (sane)
 		s->nr_replies++;
 	else
