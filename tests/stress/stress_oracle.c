@@ -6,7 +6,14 @@
  *           compared; each guest ends in a failover, from which it goes on exactly
  *   faults  the same over a transport that misbehaves, with its reconnects
  *
- * stress_oracle [--epochs N] [--seed S]     N: compared in the plain part; each fault kind gets a twentieth of it */
+ * stress_oracle [--epochs N] [--seed S]     N: compared in the plain part; each fault kind gets a twentieth of it
+ *   --each N                epochs of each guest of the plain part (100)
+ *   --part NAME             this part only
+ *   --listen URI            another transport or address: rdma:ADDRESS:0
+ *   --settings A=B,C=D      of both sides, over those that are drawn
+ *   --secondary A=B,C=D     of the secondary alone
+ *   --memory MIB            about so much in each guest of the plain part, all of it written
+ *   --unpins                each guest must make the transport give back pinned memory while it runs */
 #include <inttypes.h>
 #include <string.h>
 #include "check.h"
@@ -14,7 +21,11 @@
 #include "pair.h"
 #include "rng.h"
 
-#define EPOCHS_PER_GUEST 100
+static struct {
+	uint64_t epochs, each, seed, memory_mib;
+	const char *part, *listen, *settings, *secondary;
+	bool unpins;
+} args = { .epochs = 1500, .each = 100, .seed = 1 };
 
 /* What the wrapper does (transport/fault*.c), and what must have come of it before the part is over. */
 static const struct fault_kind {
@@ -32,11 +43,14 @@ static const struct fault_kind {
 
 static void draw_memory(struct rng *r, struct sim_config *c)
 {
+	uint64_t most = args.memory_mib << 8; /* pages */
+
 	c->nr_regions = (uint32_t)rng_range(r, 1, 3);
 	for (uint32_t i = 0; i < c->nr_regions; i++)
-		c->region_bytes[i] = rng_range(r, 17, 700) * FT_PAGE_SIZE;
+		c->region_bytes[i] =
+			(most ? most / c->nr_regions - rng_range(r, 0, 99) : rng_range(r, 17, 700)) * FT_PAGE_SIZE;
 	c->prefill_pages = rng_range(r, 0, 400);
-	c->working_set_pages = rng_next(r) & 1 ? 0 : rng_range(r, 20, 600);
+	c->working_set_pages = most || rng_next(r) & 1 ? 0 : rng_range(r, 20, 600);
 }
 
 static void draw_guest(struct rng *r, struct sim_config *c)
@@ -54,9 +68,24 @@ static void draw_guest(struct rng *r, struct sim_config *c)
 
 static const char *draw_settings(struct rng *r, char *buf, size_t size)
 {
-	snprintf(buf, size, "lanes=%u,interval=%u,suspect=20000,pause-max=10000", (unsigned)rng_range(r, 1, 4),
-		 (unsigned)rng_range(r, 1, 3));
+	unsigned lanes = (unsigned)rng_range(r, 1, 4), interval = (unsigned)rng_range(r, 1, 3);
+
+	snprintf(buf, size, "lanes=%u,interval=%u,suspect=20000,pause-max=10000%s%s", lanes, interval,
+		 args.settings ? "," : "", args.settings ? args.settings : "");
 	return buf;
+}
+
+/* What is the same for all guests. */
+static void options_of_args(struct pair_options *opt)
+{
+	static char secondary[512];
+
+	snprintf(secondary, sizeof(secondary), "%s%s%s", args.settings ? args.settings : "",
+		 args.settings && args.secondary ? "," : "", args.secondary ? args.secondary : "");
+	pair_options_init(opt);
+	opt->compare = true;
+	opt->listen = args.listen;
+	opt->secondary = secondary;
 }
 
 /* Takes over whatever the secondary is doing, and checks what goes on there. */
@@ -74,8 +103,8 @@ static void must_bite(void)
 	struct pair_options opt;
 	struct pair p;
 
-	pair_options_init(&opt);
-	opt.compare = true;
+	options_of_args(&opt);
+	opt.primary = args.settings;
 	opt.sim.pattern = SIM_UNIFORM;
 	pair_open(&p, &opt);
 	pair_wait_protected(&p);
@@ -90,21 +119,35 @@ static void must_bite(void)
 	pair_close(&p);
 }
 
-static uint64_t run_guest(struct rng *r, uint64_t epochs)
+/* Of the connection that is there now. */
+static uint64_t unpins_of(struct pair *p)
+{
+	struct ft_status st;
+
+	ft_session_status(p->primary, &st);
+	CHECK(st.rdma_unpins > 0, "no pinned memory was given back: %s", st.transport);
+	CHECK(!st.rdma_peer_pin_budget || st.rdma_peer_pinned_bytes <= st.rdma_peer_pin_budget,
+	      "%" PRIu64 " octets are pinned at the peer, its budget is %" PRIu64, st.rdma_peer_pinned_bytes,
+	      st.rdma_peer_pin_budget);
+	return st.rdma_unpins;
+}
+
+static uint64_t run_guest(struct rng *r, uint64_t epochs, uint64_t *unpins)
 {
 	struct pair_options opt;
-	char settings[160];
+	char settings[512];
 	struct pair p;
 	uint64_t compared;
 
-	pair_options_init(&opt);
-	opt.compare = true;
+	options_of_args(&opt);
 	opt.primary = draw_settings(r, settings, sizeof(settings));
 	draw_guest(r, &opt.sim);
 	pair_open(&p, &opt);
 	pair_wait_protected(&p);
 	pair_wait_applied(&p, epochs);
 	pair_check_compared(&p);
+	if (args.unpins)
+		*unpins += unpins_of(&p);
 	end_in_failover(&p);
 	pair_wait(p.primary, STATE(FENCED));
 	pair_check_stopped(&p);
@@ -116,27 +159,30 @@ static uint64_t run_guest(struct rng *r, uint64_t epochs)
 
 static void run_plain(struct rng *r, uint64_t epochs)
 {
-	uint64_t compared = 0, guests = 0;
+	uint64_t compared = 0, guests = 0, unpins = 0;
 
 	while (compared < epochs) {
-		compared += run_guest(r, EPOCHS_PER_GUEST);
+		compared += run_guest(r, args.each, &unpins);
 		guests++;
 	}
-	printf("plain: %" PRIu64 " epochs of %" PRIu64 " guests are what the oracle says\n", compared, guests);
+	printf("plain: %" PRIu64 " epochs of %" PRIu64 " guests are what the oracle says", compared, guests);
+	if (args.unpins)
+		printf("; %" PRIu64 " chunks were given back", unpins);
+	printf("\n");
 }
 
 static void open_faulty(struct pair *p, struct rng *r, const struct fault_kind *kind)
 {
-	char settings[160], drawn[120], spec[96];
+	char settings[512], drawn[400], spec[96], secondary[600];
 	struct pair_options opt;
 
-	pair_options_init(&opt);
-	opt.compare = true;
+	options_of_args(&opt);
 	/* what says nothing any more is to be noticed in time */
 	snprintf(settings, sizeof(settings), "heartbeat-misses=10,commit-timeout=1000,%s",
 		 draw_settings(r, drawn, sizeof(drawn)));
 	opt.primary = settings;
-	opt.secondary = "heartbeat-misses=10";
+	snprintf(secondary, sizeof(secondary), "heartbeat-misses=10%s%s", *opt.secondary ? "," : "", opt.secondary);
+	opt.secondary = secondary;
 	snprintf(spec, sizeof(spec), "%s,seed=%" PRIu64, kind->spec, rng_next(r) % 100000);
 	opt.fault = spec;
 	draw_guest(r, &opt.sim);
@@ -173,23 +219,56 @@ static void run_fault(struct rng *r, const struct fault_kind *kind, uint64_t epo
 	pair_close(&p);
 }
 
+static void parse_args(int argc, char **argv)
+{
+	const struct {
+		const char *name, **text;
+		uint64_t *number;
+	} options[] = {
+		{ "--epochs", NULL, &args.epochs },     { "--each", NULL, &args.each },
+		{ "--seed", NULL, &args.seed },         { "--memory", NULL, &args.memory_mib },
+		{ "--part", &args.part, NULL },         { "--listen", &args.listen, NULL },
+		{ "--settings", &args.settings, NULL }, { "--secondary", &args.secondary, NULL },
+	};
+	const size_t n = sizeof(options) / sizeof(options[0]);
+
+	for (int i = 1; i < argc; i++) {
+		size_t o = 0;
+
+		if (strcmp(argv[i], "--unpins") == 0) {
+			args.unpins = true;
+			continue;
+		}
+		while (o < n && strcmp(argv[i], options[o].name) != 0)
+			o++;
+		CHECK(o < n && i + 1 < argc, "what is %s?", argv[i]);
+		i++;
+		if (options[o].text)
+			*options[o].text = argv[i];
+		else
+			*options[o].number = strtoull(argv[i], NULL, 10);
+	}
+}
+
+static bool is_wanted(const char *part)
+{
+	return !args.part || strcmp(args.part, part) == 0;
+}
+
 int main(int argc, char **argv)
 {
-	uint64_t epochs = 1500, seed = 1;
 	struct rng r;
 
-	for (int i = 1; i + 1 < argc; i += 2) {
-		if (strcmp(argv[i], "--epochs") == 0)
-			epochs = strtoull(argv[i + 1], NULL, 10);
-		else if (strcmp(argv[i], "--seed") == 0)
-			seed = strtoull(argv[i + 1], NULL, 10);
-	}
+	parse_args(argc, argv);
+	CHECK(is_wanted("bite") || is_wanted("plain") || is_wanted("faults"), "there is no part %s", args.part);
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	r.state = seed;
-	printf("seed %" PRIu64 "\n", seed);
-	must_bite();
-	run_plain(&r, epochs);
-	for (size_t i = 0; i < sizeof(fault_kinds) / sizeof(fault_kinds[0]); i++)
-		run_fault(&r, &fault_kinds[i], epochs / 20 + 10);
+	r.state = args.seed;
+	printf("seed %" PRIu64 "\n", args.seed);
+	if (is_wanted("bite"))
+		must_bite();
+	if (is_wanted("plain"))
+		run_plain(&r, args.epochs);
+	for (size_t i = 0; i < sizeof(fault_kinds) / sizeof(fault_kinds[0]) && is_wanted("faults"); i++)
+		run_fault(&r, &fault_kinds[i], args.epochs / 20 + 10);
 	return 0;
 }

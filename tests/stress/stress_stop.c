@@ -2,11 +2,14 @@
 /* stress_stop.c - whatever the other side does, the primary's guest runs on and the status says what is wrong; and whatever
  * the state, a failover is done or refused for the right reason.  Each scenario is a function; all run unless names are given.
  *
- *   process of its own   stopped (SIGSTOP) and killed (SIGKILL) secondary and primary
+ *   process of its own   stopped (SIGSTOP), killed (SIGKILL) and ended in order: secondary and primary
  *   link                 stalls at places spread over the stream; crawls
  *   peer                 absent; half-open (accepts and says nothing)
  *   VMM                  each op fails for a while; a device state that is too large; a standby that does not load it
- *   failover             during the full sync, in the middle of an apply, with a live primary, twice */
+ *   failover             during the full sync, in the middle of an apply, with a live primary, twice
+ *
+ * stress_stop [--listen URI] [--silence MS] [NAME]...     those with a process of its own: over another transport (rdma:ADDRESS:0);
+ *                                                         what counts as silence there (400) */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -22,11 +25,26 @@
 #include "proc.h"
 #include "rng.h"
 
-#define SILENT "heartbeat=50,heartbeat-misses=8" /* silence is noticed after 400 ms */
 #define PAUSE_MAX_MS 1000u
 #define PAUSE_BOUND_MS 4000u /* pause-max, and as much again for a busy machine */
-#define ALONE_BOUND_MS 8000u /* silence + suspect are 700 ms */
-#define PRIMARY_SILENT SILENT ",suspect=300,pause-max=1000,connect-timeout=500"
+#define ALONE_BOUND_MS 8000u /* and four times the silence; suspect is 300 ms */
+#define PRIMARY_SILENT "suspect=300,pause-max=1000"
+
+/* By the command line: where a secondary listens, and after how much silence a peer of another process is lost. */
+static const char *listen_at;
+static unsigned silence_ms = 400;
+
+/* The settings for that, with @more behind them. */
+static const char *silent(const char *more)
+{
+	static char text[2][160];
+	static unsigned n;
+	char *buf = text[n++ % 2];
+
+	snprintf(buf, sizeof(text[0]), "heartbeat=%u,heartbeat-misses=8,connect-timeout=%u%s%s", silence_ms / 8,
+		 silence_ms + 100, *more ? "," : "", more);
+	return buf;
+}
 
 static void sleep_ms(unsigned ms)
 {
@@ -41,7 +59,7 @@ static void check_alone_in_time(struct pair *p, const char *reason)
 
 	pair_wait(p->primary, STATE(ALONE));
 	took = (now_ns() - begun) / NS_PER_MS;
-	CHECK(took <= ALONE_BOUND_MS, "it took %" PRIu64 " ms until the guest went on alone", took);
+	CHECK(took <= ALONE_BOUND_MS + 4 * silence_ms, "it took %" PRIu64 " ms until the guest went on alone", took);
 	pair_check_unprotected(p, reason);
 	pair_check_runs(p, PAUSE_BOUND_MS);
 }
@@ -53,10 +71,10 @@ static void open_beside(struct pair *p, struct proc *child)
 	struct pair_options opt;
 	char uri[160];
 
-	proc_start(child, "secondary", NULL, SILENT);
+	proc_start(child, "secondary", listen_at, silent(""));
 	proc_expect(child, "ready", uri, sizeof(uri));
 	pair_options_init(&opt);
-	opt.primary = PRIMARY_SILENT;
+	opt.primary = silent(PRIMARY_SILENT);
 	pair_open_sims(p, &opt);
 	pair_start_primary(p, uri);
 	pair_wait(p->primary, STATE(PROTECTED));
@@ -96,6 +114,19 @@ static void secondary_killed(void)
 	proc_end(&child);
 }
 
+static void secondary_ends(void)
+{
+	struct proc child;
+	char rest[64];
+	struct pair p;
+
+	open_beside(&p, &child);
+	proc_ask(&child, "quit", "bye", rest, sizeof(rest));
+	check_alone_in_time(&p, NULL);
+	pair_close(&p);
+	proc_end(&child);
+}
+
 /* ---- a primary in a process of its own ---- */
 
 struct beside { /* a secondary here, a primary there */
@@ -110,11 +141,12 @@ static void open_secondary_here(struct beside *b)
 	char rest[64];
 
 	pair_options_init(&opt);
-	opt.secondary = SILENT;
+	opt.secondary = silent("");
+	opt.listen = listen_at;
 	pair_open_sims(&b->pair, &opt);
 	pair_start_secondary(&b->pair);
 	CHECK(sim_client_create(&b->client) == 0, "no memory");
-	proc_start(&b->child, "primary", b->pair.address, PRIMARY_SILENT);
+	proc_start(&b->child, "primary", b->pair.address, silent(PRIMARY_SILENT));
 	proc_expect(&b->child, "ready", rest, sizeof(rest));
 	pair_wait(b->pair.secondary, STATE(STANDBY));
 }
@@ -188,6 +220,28 @@ static void primary_stopped(void)
 	close_beside(&b);
 }
 
+/* Who ends in order goes on without a standby: what we hold is old, and only the operator may run it. */
+static void primary_ends(void)
+{
+	struct ft_failover_result res;
+	struct ft_error err = { 0 };
+	struct ft_status st;
+	struct beside b;
+	char rest[64];
+	int r;
+
+	open_secondary_here(&b);
+	drain_for(&b, 200);
+	proc_ask(&b.child, "quit", "bye", rest, sizeof(rest));
+	pair_wait(b.pair.secondary, STATE(WAITING));
+	ft_session_status(b.pair.secondary, &st);
+	CHECK(strstr(st.reason, "primary ended"), "the secondary says '%s'", st.reason);
+	r = ft_session_failover(b.pair.secondary, 0, &res, &err);
+	CHECK(r < 0 && res.outcome != FT_FAILOVER_DONE, "failover: %d, outcome %d", r, (int)res.outcome);
+	proc_drain(&b.child, b.client);
+	close_beside(&b);
+}
+
 /* ---- links ---- */
 
 static void stall_at(uint64_t octets, enum proxy_way way)
@@ -196,8 +250,8 @@ static void stall_at(uint64_t octets, enum proxy_way way)
 	struct pair p;
 
 	pair_options_init(&opt);
-	opt.primary = PRIMARY_SILENT;
-	opt.secondary = SILENT;
+	opt.primary = silent(PRIMARY_SILENT);
+	opt.secondary = silent("");
 	opt.compare = opt.use_proxy = true;
 	pair_open_sims(&p, &opt);
 	pair_start_secondary(&p);
@@ -259,7 +313,7 @@ static void open_alone(struct pair *p, const char *uri)
 	struct pair_options opt;
 
 	pair_options_init(&opt);
-	opt.primary = PRIMARY_SILENT;
+	opt.primary = silent(PRIMARY_SILENT);
 	pair_open_sims(p, &opt);
 	pair_start_primary(p, uri);
 }
@@ -512,8 +566,10 @@ static const struct scenario {
 } scenarios[] = {
 	{ "secondary-stopped", secondary_stopped },
 	{ "secondary-killed", secondary_killed },
+	{ "secondary-ends", secondary_ends },
 	{ "primary-killed", primary_killed },
 	{ "primary-stopped", primary_stopped },
+	{ "primary-ends", primary_ends },
 	{ "link-stalled", link_stalled },
 	{ "link-slow", link_slow },
 	{ "secondary-absent", secondary_absent },
@@ -534,6 +590,20 @@ static bool is_wanted(const char *name, int argc, char **argv)
 	return argc < 2;
 }
 
+static void take_options(int *argc, char ***argv)
+{
+	while (*argc > 2 && strncmp((*argv)[1], "--", 2) == 0) {
+		if (strcmp((*argv)[1], "--listen") == 0)
+			listen_at = (*argv)[2];
+		else if (strcmp((*argv)[1], "--silence") == 0)
+			silence_ms = (unsigned)atoi((*argv)[2]);
+		else
+			DIE("what is %s?", (*argv)[1]);
+		*argc -= 2;
+		*argv += 2;
+	}
+}
+
 int main(int argc, char **argv)
 {
 	unsigned ran = 0;
@@ -542,6 +612,7 @@ int main(int argc, char **argv)
 	if (proc_main(argc, argv, &status))
 		return status;
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	take_options(&argc, &argv);
 	for (size_t i = 0; i < sizeof(scenarios) / sizeof(scenarios[0]); i++) {
 		uint64_t begun = now_ns();
 

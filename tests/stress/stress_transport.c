@@ -2,7 +2,12 @@
 /* stress_transport.c - many threads on one connection, which ends at a random moment in a random way.  Made for ThreadSanitizer.
  * Both sides have a sender for each lane and one receiver.  A sender writes its round number all over the lane's area, then sends it; the
  * receiver finds that number, and no other, in the area.  Meanwhile a thread asks for completions, credits and statistics, opens and
- * closes another window, and in the end cancels, cuts or closes one side.  Exit status 0 is a pass. */
+ * closes another window, and in the end cancels, cuts or closes one side.  Exit status 0 is a pass.
+ *
+ * stress_transport [--seed S] [--rounds N]    N connections over each transport that needs no device
+ *   --listen URI          only this: rdma:ADDRESS:0
+ *   --credits N           messages on their way on each lane
+ *   --registration N      rdma: enum tp_registration */
 #include <errno.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -17,6 +22,7 @@
 #include "transport_ops.h"
 
 #define LANES 4u
+#define CREDITS 8u
 #define AREA_WORDS 4096u
 #define PIECES 16u
 
@@ -42,6 +48,7 @@ struct sender {
 };
 
 static _Atomic bool failed;
+static struct tp_params params = { .lanes = LANES, .credits = CREDITS };
 
 static void fail(const char *what, int code, const struct ft_error *err)
 {
@@ -73,6 +80,8 @@ static int send_round(struct sender *s, uint64_t round, struct ft_error *err)
 		r = tp_send(s->side->c, s->lane, &number, 1, DEADLINE_NEVER, err);
 	if (r == 0)
 		r = tp_wait_completed(s->side->c, s->lane, ticket, DEADLINE_NEVER, err);
+	if (r == 0) /* the area may still be looked at */
+		r = tp_settle(s->side->c, s->lane, DEADLINE_NEVER, err);
 	return r;
 }
 
@@ -139,15 +148,13 @@ struct opener {
 static void *opener(void *arg)
 {
 	struct opener *o = arg;
-	struct tp_params p = { .lanes = LANES };
 
-	tp_connect(&o->c, o->uri, &p, deadline_in_ms(30000), -1, &o->err);
+	tp_connect(&o->c, o->uri, &params, deadline_in_ms(30000), -1, &o->err);
 	return NULL;
 }
 
 static bool open_both(struct side *side, const char *const *kind)
 {
-	struct tp_params p = { .lanes = LANES };
 	struct tp_listener *l;
 	struct ft_error err;
 	struct opener o = { 0 };
@@ -156,12 +163,13 @@ static bool open_both(struct side *side, const char *const *kind)
 	int r;
 
 	snprintf(uri, sizeof(uri), "%s%s", kind[0], kind[1]);
-	r = tp_listen(&l, uri, &p, &err);
+	r = tp_listen(&l, uri, &params, &err);
 	if (r != 0) {
 		fail("listen", r, &err);
 		return false;
 	}
-	snprintf(uri, sizeof(uri), "%s%s", kind[0], tp_listener_address(l));
+	snprintf(uri, sizeof(uri), "%s%s%s", kind[0], strncmp(kind[1], "rdma:", 5) == 0 ? "rdma:" : "",
+		 tp_listener_address(l));
 	o.uri = uri;
 	pthread_create(&t, NULL, opener, &o);
 	r = tp_accept(l, &side[1].c, deadline_in_ms(30000), -1, &err);
@@ -184,7 +192,7 @@ static void meddle(struct side *side, unsigned *seed)
 		uint32_t lane = (uint32_t)rand_r(seed) % LANES;
 
 		tp_completed(s->c, lane);
-		if (tp_credits(s->c, lane) > 8)
+		if (tp_credits(s->c, lane) > params.credits)
 			fail("too many credits", (int)lane, NULL);
 		tp_stats(s->c, &stats);
 		tp_window_open(s->c, 3, scratch, sizeof(scratch), NULL);
@@ -254,19 +262,38 @@ static uint64_t run(const char *const *kind, unsigned *seed)
 	return side[0].received + side[1].received;
 }
 
+static void run_kind(const char *const *kind, unsigned rounds, unsigned *seed)
+{
+	uint64_t received = 0;
+
+	for (unsigned i = 0; i < rounds && !failed; i++)
+		received += run(kind, seed);
+	printf("%s%s: %u connections, %llu messages\n", kind[0], kind[1], rounds, (unsigned long long)received);
+	if (received == 0)
+		fail("nothing was received", 0, NULL);
+}
+
 int main(int argc, char **argv)
 {
-	unsigned seed = argc > 1 ? (unsigned)atoi(argv[1]) : 1, rounds = argc > 2 ? (unsigned)atoi(argv[2]) : 12;
+	const char *given[2] = { "", NULL };
+	unsigned seed = 1, rounds = 12;
 
-	for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && !failed; k++) {
-		uint64_t received = 0;
-
-		for (unsigned i = 0; i < rounds && !failed; i++)
-			received += run(kinds[k], &seed);
-		printf("%s%s: %u connections, %llu messages\n", kinds[k][0], kinds[k][1], rounds,
-		       (unsigned long long)received);
-		if (received == 0)
-			fail("nothing was received", 0, NULL);
+	for (int i = 1; i + 1 < argc; i += 2) {
+		if (strcmp(argv[i], "--seed") == 0)
+			seed = (unsigned)atoi(argv[i + 1]);
+		else if (strcmp(argv[i], "--rounds") == 0)
+			rounds = (unsigned)atoi(argv[i + 1]);
+		else if (strcmp(argv[i], "--listen") == 0)
+			given[1] = argv[i + 1];
+		else if (strcmp(argv[i], "--credits") == 0)
+			params.credits = (uint32_t)atoi(argv[i + 1]);
+		else if (strcmp(argv[i], "--registration") == 0)
+			params.registration = (enum tp_registration)atoi(argv[i + 1]);
 	}
+	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (given[1])
+		run_kind(given, rounds, &seed);
+	for (unsigned k = 0; k < sizeof(kinds) / sizeof(kinds[0]) && !failed && !given[1]; k++)
+		run_kind(kinds[k], rounds, &seed);
 	return failed;
 }

@@ -86,6 +86,7 @@ static int child_main(const char *role, const char *where, const char *settings)
 	pair_options_init(&opt);
 	opt.primary = opt.secondary = settings;
 	opt.sim.client_fd = OUTPUT_FD;
+	opt.listen = strcmp(where, "-") ? where : NULL;
 	pair_open_sims(&c.pair, &opt);
 	if (strcmp(role, "primary") == 0) {
 		pair_start_primary(&c.pair, where);
@@ -100,6 +101,7 @@ static int child_main(const char *role, const char *where, const char *settings)
 	}
 	serve_commands(&c);
 	pair_close(&c.pair);
+	printf("bye\n");
 	return 0;
 }
 

@@ -17,10 +17,11 @@ struct proc {
 	size_t len;
 };
 
-/* proc_main - true if this is a child: then its exit status is in *@status.  Roles: "primary URI", "secondary". */
+/* proc_main - true if this is a child: then its exit status is in *@status.  Roles: "primary URI", "secondary [URI]". */
 bool proc_main(int argc, char **argv, int *status);
 
-/* proc_start - start the child.  @cfg of its sim travels with it; @where: the URI of a primary's peer, NULL for a secondary. */
+/* proc_start - start the child.  @cfg of its sim travels with it; @where: the URI of a primary's peer, or where a secondary
+ * listens, NULL: a port of 127.0.0.1. */
 void proc_start(struct proc *p, const char *role, const char *where, const char *settings);
 /* proc_line - its next line, without the newline; false after @timeout_ms or at its end. */
 bool proc_line(struct proc *p, char *line, size_t size, unsigned timeout_ms);
