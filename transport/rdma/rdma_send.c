@@ -680,8 +680,10 @@ static int await_posted(struct rdma *s, struct lane *l, uint64_t at, uint64_t de
 	while (l->first <= at && e->state == ENTRY_QUEUED) {
 		int r = conn_fate_tx(&s->conn, err);
 
-		if (r)
+		if (r) { /* else the goodbye would send it, without the writes that it drops */
+			unqueue_message(l, e);
 			return r;
+		}
 		if (rdma_wait(s, true, deadline) == -ETIMEDOUT && l->first <= at && e->state == ENTRY_QUEUED) {
 			unqueue_message(l, e);
 			return err_set(err, -ETIMEDOUT, "%s %s: no room for a message on lane %u", s->conn.name,
