@@ -6,6 +6,7 @@
  *
  * stress_transport [--seed S] [--rounds N]    N connections over each transport that needs no device
  *   --listen URI          only this: rdma:ADDRESS:0
+ *   --last MS             each lasts so long at most (150)
  *   --credits N           messages on their way on each lane
  *   --registration N      rdma: enum tp_registration */
 #include <errno.h>
@@ -48,6 +49,7 @@ struct sender {
 };
 
 static _Atomic bool failed;
+static unsigned last_ms = 150;
 static struct tp_params params = { .lanes = LANES, .credits = CREDITS };
 
 static void fail(const char *what, int code, const struct ft_error *err)
@@ -183,7 +185,7 @@ static bool open_both(struct side *side, const char *const *kind)
 
 static void meddle(struct side *side, unsigned *seed)
 {
-	uint64_t until = now_ns() + ((uint64_t)rand_r(seed) % 150) * NS_PER_MS;
+	uint64_t until = now_ns() + ((uint64_t)rand_r(seed) % last_ms) * NS_PER_MS;
 	char scratch[64];
 	struct tp_stats stats;
 
@@ -285,6 +287,8 @@ int main(int argc, char **argv)
 			rounds = (unsigned)atoi(argv[i + 1]);
 		else if (strcmp(argv[i], "--listen") == 0)
 			given[1] = argv[i + 1];
+		else if (strcmp(argv[i], "--last") == 0)
+			last_ms = (unsigned)atoi(argv[i + 1]);
 		else if (strcmp(argv[i], "--credits") == 0)
 			params.credits = (uint32_t)atoi(argv[i + 1]);
 		else if (strcmp(argv[i], "--registration") == 0)
