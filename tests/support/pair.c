@@ -112,7 +112,7 @@ void pair_open_sims(struct pair *p, const struct pair_options *opt)
 
 static void listen_uri(const struct pair *p, char *buf, size_t size)
 {
-	const char *where = p->opt.use_loopback ? "loopback:pair" : "127.0.0.1:0";
+	const char *where = p->opt.use_loopback ? "loopback:pair" : p->opt.uri ? p->opt.uri : "127.0.0.1:0";
 
 	if (p->opt.listen_fault)
 		snprintf(buf, size, "fault(%s)/%s", p->opt.listen_fault, where);

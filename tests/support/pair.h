@@ -20,6 +20,7 @@ struct pair_options {
 	const char *listen_fault;	 /* the same around the secondary's */
 	bool use_proxy;			 /* connect through pair->proxy */
 	bool use_loopback;		 /* in-process transport */
+	const char *uri;		 /* where to listen instead; NULL: 127.0.0.1 */
 	bool compare;			 /* every applied epoch is compared with the oracle */
 };
 
