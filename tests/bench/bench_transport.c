@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "figures.h"
 #include "transport.h"
 
 #define MEMORY (64u << 20)
@@ -254,16 +255,10 @@ static double ours_run(unsigned nr_pings, size_t run)
 
 /* -- figures -- */
 
-static int compare(const void *a, const void *b)
-{
-	const double *x = a, *y = b;
-
-	return (*x > *y) - (*x < *y);
-}
-
 struct row {
 	const char *name, *unit;
-	double plain, ours, ratio, low, high; /* medians; quartiles of the ratio */
+	double plain, ours; /* medians */
+	struct figure ratio;
 };
 
 static struct row measure(const char *name, unsigned nr_pings, size_t run)
@@ -282,11 +277,8 @@ static struct row measure(const char *name, unsigned nr_pings, size_t run)
 		p[i] = nr_pings ? tp / nr_pings / 1e3 : MEMORY / tp;
 		o[i] = nr_pings ? to / nr_pings / 1e3 : MEMORY / to;
 	}
-	qsort(p, reps, sizeof(p[0]), compare);
-	qsort(o, reps, sizeof(o[0]), compare);
-	qsort(q, reps, sizeof(q[0]), compare);
-	return (struct row){ name,        nr_pings ? "us" : "GB/s", p[reps / 2], o[reps / 2], q[reps / 2],
-			     q[reps / 4], q[reps - 1 - reps / 4] };
+	return (struct row){ name, nr_pings ? "us" : "GB/s", figure_of(p, reps).median, figure_of(o, reps).median,
+			     figure_of(q, reps) };
 }
 
 static void print(const struct row *r, unsigned nr, bool json)
@@ -300,11 +292,11 @@ static void print(const struct row *r, unsigned nr, bool json)
 			printf("%s\n  {\"name\": \"%s\", \"unit\": \"%s\", \"plain\": %.3f, \"ours\": %.3f, \"ratio\": "
 			       "%.3f, \"ratio_q1\": %.3f, "
 			       "\"ratio_q3\": %.3f}",
-			       i ? "," : "", r[i].name, r[i].unit, r[i].plain, r[i].ours, r[i].ratio, r[i].low,
-			       r[i].high);
+			       i ? "," : "", r[i].name, r[i].unit, r[i].plain, r[i].ours, r[i].ratio.median,
+			       r[i].ratio.q1, r[i].ratio.q3);
 		else
 			printf("%-26s %6s %8.2f %8.2f   %.2f (%.2f to %.2f)\n", r[i].name, r[i].unit, r[i].plain,
-			       r[i].ours, r[i].ratio, r[i].low, r[i].high);
+			       r[i].ours, r[i].ratio.median, r[i].ratio.q1, r[i].ratio.q3);
 	}
 	if (json)
 		printf("\n]}\n");
