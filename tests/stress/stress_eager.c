@@ -396,7 +396,7 @@ static void busy_guest(struct pair_options *opt, const char *settings)
 {
 	pair_options_init(opt);
 	opt->compare = true;
-	opt->uri = URI;
+	opt->listen = URI;
 	opt->primary = settings;
 	opt->secondary = "commit-timeout=20000";
 	opt->sim.nr_regions = 1;
