@@ -13,19 +13,21 @@
  *   --settings A=B,C=D      of both sides, over those that are drawn
  *   --secondary A=B,C=D     of the secondary alone
  *   --memory MIB            about so much in each guest of the plain part, all of it written
+ *   --fabric US             over the made-up RDMA fabric, in random order, with pauses of up to so many us (implies --listen)
  *   --unpins                each guest must make the transport give back pinned memory while it runs */
 #include <inttypes.h>
 #include <string.h>
 #include "check.h"
 #include "clock.h"
+#include "fabric_fake.h"
 #include "pair.h"
 #include "rng.h"
 
 static struct {
-	uint64_t epochs, each, seed, memory_mib;
+	uint64_t epochs, each, seed, memory_mib, fabric_us;
 	const char *part, *listen, *settings, *secondary;
 	bool unpins;
-} args = { .epochs = 1500, .each = 100, .seed = 1 };
+} args = { .epochs = 1500, .each = 100, .seed = 1, .fabric_us = UINT64_MAX };
 
 /* What the wrapper does (transport/fault*.c), and what must have come of it before the part is over. */
 static const struct fault_kind {
@@ -229,6 +231,7 @@ static void parse_args(int argc, char **argv)
 		{ "--seed", NULL, &args.seed },         { "--memory", NULL, &args.memory_mib },
 		{ "--part", &args.part, NULL },         { "--listen", &args.listen, NULL },
 		{ "--settings", &args.settings, NULL }, { "--secondary", &args.secondary, NULL },
+		{ "--fabric", NULL, &args.fabric_us },
 	};
 	const size_t n = sizeof(options) / sizeof(options[0]);
 
@@ -250,6 +253,29 @@ static void parse_args(int argc, char **argv)
 	}
 }
 
+static void begin_fabric(void)
+{
+	if (args.fabric_us == UINT64_MAX)
+		return;
+	fabric_start(NULL);
+	fabric_random(args.seed, (unsigned)args.fabric_us);
+	if (!args.listen)
+		args.listen = "rdma:10.9.0.1:0";
+}
+
+/* Nothing is left in the fabric, and no rule of verbs was broken. */
+static void end_fabric(void)
+{
+	const char *text;
+
+	if (args.fabric_us == UINT64_MAX)
+		return;
+	CHECK(fabric_violations(&text) == 0, "verbs: %s", text);
+	CHECK(fabric_all_gone(), "left in the fabric: %s", fabric_live_text());
+	printf("fabric: %" PRIu64 " registrations, all given back, no rule broken\n", fabric_registered());
+	fabric_stop();
+}
+
 static bool is_wanted(const char *part)
 {
 	return !args.part || strcmp(args.part, part) == 0;
@@ -263,6 +289,7 @@ int main(int argc, char **argv)
 	CHECK(is_wanted("bite") || is_wanted("plain") || is_wanted("faults"), "there is no part %s", args.part);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	r.state = args.seed;
+	begin_fabric();
 	printf("seed %" PRIu64 "\n", args.seed);
 	if (is_wanted("bite"))
 		must_bite();
@@ -270,5 +297,6 @@ int main(int argc, char **argv)
 		run_plain(&r, args.epochs);
 	for (size_t i = 0; i < sizeof(fault_kinds) / sizeof(fault_kinds[0]) && is_wanted("faults"); i++)
 		run_fault(&r, &fault_kinds[i], args.epochs / 20 + 10);
+	end_fabric();
 	return 0;
 }
