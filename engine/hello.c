@@ -159,6 +159,19 @@ static int fit_dirty(struct primary *p, struct ft_error *err)
 	return 0;
 }
 
+/* Which secondary; transports mostly say it themselves. */
+static int name_secondary(const char *uri, struct ft_error *err)
+{
+	const char *address = strstr(uri, ")/"); /* of a fault wrapper */
+
+	address = address ? address + 2 : uri;
+	if (strncmp(address, "tcp:", 4) == 0)
+		address += 4;
+	else if (strncmp(address, "rdma:", 5) == 0)
+		address += 5;
+	return strstr(err->msg, address) ? err_prefix(err, "secondary") : err_prefix(err, "secondary %s", uri);
+}
+
 /* One attempt: connect, hello, regions, answer. On success p->link is set and the regions are in use. */
 int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 {
@@ -173,7 +186,7 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	params = link_params(&cfg, cfg.lanes + 1);
 	r = tp_connect(&conn, s->peer_uri, &params, deadline, s->stop_fd, err);
 	if (r)
-		return err_prefix(err, "secondary %s", s->peer_uri);
+		return name_secondary(s->peer_uri, err);
 	use_regions(p);
 	r = link_create(&l, conn, s->recording, err);
 	if (!r)
@@ -189,7 +202,7 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	if (r) {
 		link_destroy(l);
 		leave_regions(p);
-		err_prefix(err, "secondary %s", s->peer_uri);
+		name_secondary(s->peer_uri, err);
 		return r;
 	}
 	return 0;

@@ -729,6 +729,51 @@ Test(stop, while_connecting)
 	pair_close(&p);
 }
 
+static void transport_is(struct ft_session *s, const char *name)
+{
+	struct ft_status st;
+
+	ft_session_status(s, &st);
+	cr_assert_str_eq(st.transport, name);
+	cr_assert_str_eq(st.rdma_device, "");
+}
+
+Test(status, tells_the_transport_and_names_the_secondary_once)
+{
+	struct pair_options opt;
+	struct ft_status st = { 0 };
+	struct ft_config cfg = plain_config(FT_ROLE_PRIMARY);
+	struct ft_vmm_ops ops = plain_ops();
+	struct ft_error err = { 0 };
+	struct ft_session *s;
+	const char *at;
+	struct pair p;
+
+	pair_options_init(&opt);
+	pair_open_sims(&p, &opt);
+	pair_start_secondary(&p);
+	transport_is(p.secondary, "tcp");
+	pair_start_primary(&p, "127.0.0.1:1");
+	for (uint64_t deadline = deadline_in_ms(WAIT_MS); !*st.reason && now_ns() < deadline; sleep_ms(5))
+		ft_session_status(p.primary, &st);
+	at = strstr(st.reason, "127.0.0.1:1");
+	cr_assert(at, "%s", st.reason);
+	cr_assert_null(strstr(at + 1, "127.0.0.1:1"), "%s", st.reason);
+	cr_assert(strstr(st.reason, "secondary"), "%s", st.reason);
+	transport_is(p.primary, "tcp");
+	pair_close(&p);
+	cfg.peer = "fault(dup=3)/rdma:192.0.2.1:7000";
+	cr_assert_eq(ft_session_open(&s, &cfg, &ops, NULL, &err), 0, "%s", err.msg);
+	transport_is(s, "rdma");
+	ft_session_close(s);
+	opt.use_loopback = true;
+	pair_open(&p, &opt);
+	pair_wait_protected(&p);
+	transport_is(p.primary, "loopback");
+	transport_is(p.secondary, "loopback");
+	pair_close(&p);
+}
+
 /* A peer that takes connections, says @octets, and nothing more. */
 static void stop_in_hello(uint64_t octets)
 {

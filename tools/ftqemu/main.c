@@ -61,14 +61,15 @@ static int refuse_identity(void *user, const struct cli_option *opt, const char 
 	}
 
 static const struct cli_option primary_options[] = {
-	CLI_STRING(struct args, cfg.peer, "secondary", 0, "HOST:PORT", "where the secondary listens"),
+	CLI_STRING(struct args, cfg.peer, "secondary", 0, "HOST:PORT",
+		   "where the secondary listens (or --peer); rdma:HOST:PORT over RDMA"),
 	COMMON_OPTIONS,
 	CLI_END,
 };
 
 static const struct cli_option secondary_options[] = {
 	CLI_STRING(struct args, then_secondary, "then-secondary", 0, "HOST:PORT",
-		   "after a failover protect the machine with that secondary"),
+		   "after a failover protect the machine with that secondary; rdma:HOST:PORT over RDMA"),
 	COMMON_OPTIONS,
 	CLI_END,
 };
@@ -76,7 +77,8 @@ static const struct cli_option secondary_options[] = {
 static const struct cli_option attach_options[] = {
 	CLI_STRING(struct args, qmp, "qmp", 0, "PATH", "QMP socket of the running QEMU"),
 	CLI_U64(struct args, pid, "pid", 0, "PID", "its process, if the socket does not tell"),
-	CLI_STRING(struct args, cfg.peer, "secondary", 0, "HOST:PORT", "where the secondary listens"),
+	CLI_STRING(struct args, cfg.peer, "secondary", 0, "HOST:PORT",
+		   "where the secondary listens (or --peer); rdma:HOST:PORT over RDMA"),
 	COMMON_OPTIONS,
 	CLI_END,
 };

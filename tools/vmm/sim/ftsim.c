@@ -92,7 +92,10 @@ static int set_peer(void *user, const struct cli_option *opt, const char *value,
 		CLI_FLAG(struct args, verbose, "verbose", 'v', "the library's log lines on standard error")
 
 static const struct cli_option primary_options[] = {
-	{ .name = "secondary", .arg = "HOST:PORT", .help = "where the secondary listens", .set = set_peer },
+	{ .name = "secondary",
+	  .arg = "HOST:PORT",
+	  .help = "where the secondary listens (or --peer); rdma:HOST:PORT over RDMA",
+	  .set = set_peer },
 	CLI_STRING(struct args, output, "output", 'o', "FILE", "append what the guest sends, once it may leave"),
 	GUEST_OPTIONS,
 	RUN_OPTIONS,
