@@ -521,8 +521,14 @@ static int cannot_listen(const char *rest, int code, struct ft_error *err)
 	if (code == -ENODEV)
 		return err_set(
 			err, code,
-			"cannot listen on %s: the address is on no RDMA device (rdma link); loopback addresses are "
-			"on none, use the device's own address",
+			"cannot listen on %s: the address is on no RDMA device (rdma link); loopback addresses are on "
+			"none, use the device's own address",
+			rest);
+	if (code == -EADDRNOTAVAIL)
+		return err_set(
+			err, code,
+			"cannot listen on %s: this host does not have the address, or somebody listens at the port on "
+			"all addresses",
 			rest);
 	return err_sys(err, code, "cannot listen on %s", rest);
 }

@@ -157,7 +157,10 @@ static int refused(const struct news *n, uint32_t lane, struct ft_error *err)
 	if (n->status == REJ_NO_SERVICE || n->status == -ECONNREFUSED)
 		return err_set(err, -ECONNREFUSED, "nobody listens at this port over RDMA");
 	if (n->status == REJ_CONSUMER)
-		return err_set(err, -EPROTO, "lane %u is refused, and not in ft's words", lane);
+		return err_set(err, -EPROTO,
+			       "lane %u is refused, and not in ft's words: it is not ft that listens there, or it is "
+			       "asked more than it can take",
+			       lane);
 	if (n->status == REJ_STALE)
 		return err_set(err, -ECONNRESET, "the peer still knows an older connection of this device; try again");
 	if (n->status < 0)
