@@ -3,7 +3,8 @@
  * Runs on the threads of the callers and on the poller, under the lock.
  *
  * Must hold
- *   - a message is posted behind all writes and messages that were queued before it, and nothing queued behind it goes before it;
+ *   - a message is posted behind all writes and messages that were queued before it, and nothing queued behind it goes before it, but for
+ *     the transport's own words, which wait for nothing: writes may be waiting for them;
  *     writes to different chunks may overtake one another, those to one chunk never do;
  *   - each chain ends with a signaled work request, and one of at most signal_every is signaled: every completion becomes known;
  *   - an entry's memory is not touched by us from when it was queued to when it is done; done are those work requests up to the last
@@ -210,10 +211,23 @@ static bool postable(const struct entry *e)
 	return !e->chunk || e->chunk->state == CHUNK_READY;
 }
 
+static bool is_control(enum rdma_kind kind)
+{
+	return kind >= RDMA_WINDOW && kind <= RDMA_UNREGISTERED;
+}
+
+/* Keys, and credits for control messages, must get past the writes that wait for keys.  A question is about the messages before it. */
+static bool overtakes(const struct lane *l, const struct entry *e)
+{
+	const struct rdma_head *head = (const struct rdma_head *)l->slot[e->slot].memory;
+
+	return is_control(e->kind) || (e->kind == RDMA_CREDIT && !head->count.be);
+}
+
 static void post_queued(struct rdma *s, struct lane *l)
 {
 	struct chain ch = { .n = 0 };
-	bool blocked = false;
+	bool blocked = false, message_blocked = false;
 	int r = 0;
 
 	for (uint64_t at = l->next_post; at < l->end && !r; at++) {
@@ -221,8 +235,10 @@ static void post_queued(struct rdma *s, struct lane *l)
 
 		if (e->state != ENTRY_QUEUED)
 			continue;
-		if (e->kind && blocked)
-			break;
+		if ((e->kind ? blocked : message_blocked) && !overtakes(l, e)) {
+			message_blocked = true;
+			continue;
+		}
 		if (!postable(e)) {
 			blocked = true;
 			continue;
@@ -311,11 +327,6 @@ static void queue_message(struct rdma *s, struct lane *l, struct send_slot *slot
 				      .lkey = s->slots_mr->lkey };
 	l->queued_bytes += e->len;
 	l->stuck = true; /* goes as soon as it can */
-}
-
-static bool is_control(enum rdma_kind kind)
-{
-	return kind >= RDMA_WINDOW && kind <= RDMA_UNREGISTERED;
 }
 
 bool rdma_may_say(struct rdma *s, struct lane *l, enum rdma_kind kind)
