@@ -85,7 +85,7 @@ static void unpin(struct rdma *s, struct chunk *c)
 	c->state = CHUNK_DRAINING;
 	s->unpinning += size_of(s, c);
 	s->unpins++;
-	if (!c->inflight)
+	if (!c->on_wire)
 		drained(s, c);
 }
 
@@ -106,7 +106,7 @@ static void make_room(struct rdma *s, uint64_t more, bool soon)
 		bool needed = s->pinned_remote - s->unpinning + more > s->key_budget;
 
 		next = c->next;
-		if (c->queued || (soon && c->fresh) || (!needed && (c->inflight || c->fresh)))
+		if (c->queued || (soon && c->fresh) || (!needed && (c->on_wire || c->fresh)))
 			continue;
 		unpin(s, c);
 	}
@@ -137,13 +137,13 @@ void rdma_key_posted(struct rdma *s, struct chunk *c)
 {
 	(void)s;
 	c->queued--;
-	c->inflight++;
+	c->on_wire++;
 }
 
 void rdma_key_done(struct rdma *s, struct chunk *c)
 {
-	c->inflight--;
-	if (c->state == CHUNK_DRAINING && !c->inflight)
+	c->on_wire--;
+	if (c->state == CHUNK_DRAINING && !c->on_wire)
 		drained(s, c);
 }
 
@@ -341,7 +341,7 @@ void rdma_keys_on_unregistered(struct rdma *s, const struct rdma_chunk_entry *e,
 static bool forget(struct rdma *s, struct remote_window *w)
 {
 	for (uint32_t i = 0; i < w->nr_chunks; i++)
-		if (w->chunk[i].queued || w->chunk[i].inflight)
+		if (w->chunk[i].queued || w->chunk[i].on_wire)
 			return false;
 	for (uint32_t i = 0; i < w->nr_chunks; i++) {
 		struct chunk *c = &w->chunk[i];

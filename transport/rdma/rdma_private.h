@@ -297,7 +297,7 @@ enum chunk_state { CHUNK_NONE = 0, CHUNK_WANTED, CHUNK_ASKED, CHUNK_READY, CHUNK
 struct chunk {
 	enum chunk_state state;
 	uint32_t rkey;
-	uint32_t window, queued, inflight; /* writes that wait for it; that are posted */
+	uint32_t window, queued, on_wire; /* writes that wait for it; that are posted */
 	bool fresh;			   /* asked for ahead, and not written yet */
 	struct ibv_mr *mr;		   /* of the memory that it mirrors, or NULL */
 	struct chunk *prev, *next;	   /* in the list of its state */
