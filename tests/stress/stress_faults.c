@@ -14,7 +14,8 @@
  * stress_faults --way WAY [--only NAME] --nth N [--persistent]    one run, as a failing one is told
  * stress_faults --way WAY --op OP --nth N [--persistent]          one run in which the VMM fails
  *
- * Ways: "tcp" is killed and fails over; "loopback" is stopped in an orderly way, and the old image is forced to run. */
+ * Ways: "tcp" is killed and fails over; "loopback", and "rdma" over the made-up fabric (tests/support/fabric_fake.h), which also must be left
+ * empty, are stopped in an orderly way, and the old image is forced to run. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -29,6 +30,7 @@
 #include "check.h"
 #include "clock.h"
 #include "err.h"
+#include "fabric_fake.h"
 #include "faultpoint.h"
 #include "pair.h"
 #include "proxy.h"
@@ -47,8 +49,10 @@
 #define HAVE_POINTS false /* release: the VMM fails, the library cannot be made to */
 #endif
 
-enum way { WAY_TCP, WAY_LOOPBACK, WAY_COUNT };
-static const char *const way_names[WAY_COUNT] = { "tcp", "loopback" };
+enum way { WAY_TCP, WAY_LOOPBACK, WAY_RDMA, WAY_COUNT };
+static const char *const way_names[WAY_COUNT] = { "tcp", "loopback", "rdma" };
+static const char *const way_listen[WAY_COUNT] = { "127.0.0.1:0", "fault(seed=1)/loopback:faults",
+						   "rdma:10.9.0.1:7777" };
 
 /* The fault of one run. */
 struct fault {
@@ -271,11 +275,12 @@ static void step_secondary(struct world *w)
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
 	pair_settings(&cfg, "heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M");
 	cfg.identity = sim_identity(w->secondary_sim);
-	cfg.listen = tcp ? "127.0.0.1:0" : "fault(seed=1)/loopback:faults";
+	cfg.listen = way_listen[w->fault->way];
 	cfg.record = w->recording[1];
 	w->secondary = make_session(w, &cfg, w->secondary_sim);
 	if (!tcp) {
-		snprintf(w->where, sizeof(w->where), "fault(reorder=2)/loopback:faults");
+		snprintf(w->where, sizeof(w->where), "%s",
+			 w->fault->way == WAY_RDMA ? way_listen[WAY_RDMA] : "fault(reorder=2)/loopback:faults");
 		return;
 	}
 	if (w->secondary)
@@ -682,11 +687,24 @@ static void log_to_stderr(void *user, enum ft_log_level level, const char *modul
 	fprintf(stderr, "%" PRIu64 ".%06" PRIu64 " %s: %s\n", us / 1000000 % 1000, us % 1000000, module, msg);
 }
 
+static void check_fabric(void)
+{
+	const char *text;
+
+	CHECK(fabric_violations(&text) == 0, "a rule of verbs was broken: %s", text);
+	CHECK(fabric_all_gone(), "left in the fabric: %s", fabric_live_text());
+	fabric_stop();
+}
+
 static void run(const struct fault *f, struct report *report, bool verbose)
 {
 	struct world w = { .fault = f, .report = report };
 
 	make_machines(&w);
+	if (f->way == WAY_RDMA) {
+		fabric_start(NULL);
+		fabric_random(f->nth + 1, 5);
+	}
 	arm(&w);
 	arm_op(&w, false);
 	ft_log_set(verbose ? log_to_stderr : no_log, NULL, FT_LOG_DEBUG);
@@ -694,7 +712,9 @@ static void run(const struct fault *f, struct report *report, bool verbose)
 	tell(&w);
 	disarm(&w);
 	close_all(&w);
-	if (!w.report->promoted || f->way == WAY_LOOPBACK)
+	if (f->way == WAY_RDMA)
+		check_fabric();
+	if (!w.report->promoted || f->way != WAY_TCP)
 		CHECK(!sim_is_paused(w.primary_sim), "the guest is left paused at the end");
 	drop_machines(&w);
 }
@@ -827,7 +847,8 @@ static void count(struct report out[WAY_COUNT])
 		CHECK(board.nr_failed == 0 && out[way].promoted, "the scenario fails without a fault");
 	}
 	for (size_t i = 0; names[i] && HAVE_POINTS; i++)
-		CHECK(out[WAY_TCP].hits[i] + out[WAY_LOOPBACK].hits[i] > 0, "fault point %s is never hit", names[i]);
+		CHECK(out[WAY_TCP].hits[i] + out[WAY_LOOPBACK].hits[i] + out[WAY_RDMA].hits[i] > 0,
+		      "fault point %s is never hit", names[i]);
 }
 
 /* All of the first, then ever larger steps: what is hit hundreds of times is the same place in the loop of the epochs. */
@@ -927,6 +948,14 @@ static const char *known_name(const char *name)
 	DIE("there is no fault point %s", name);
 }
 
+static enum way known_way(const char *name)
+{
+	for (unsigned way = 0; way < WAY_COUNT; way++)
+		if (strcmp(way_names[way], name) == 0)
+			return way;
+	DIE("there is no way %s", name);
+}
+
 static void parse_op(struct fault *f, const char *name)
 {
 	f->in_hold = strncmp(name, "hold:", 5) == 0;
@@ -959,7 +988,7 @@ int main(int argc, char **argv)
 		else if (strcmp(arg, "--op") == 0)
 			parse_op(&f, argv[++i]);
 		else if (strcmp(arg, "--way") == 0)
-			f.way = strcmp(value, "loopback") == 0 ? WAY_LOOPBACK : WAY_TCP, i++;
+			f.way = known_way(value), i++;
 		else
 			DIE("what is %s?  The head of stress_faults.c tells", arg);
 	}
