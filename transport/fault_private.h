@@ -96,6 +96,8 @@ int fault_queue(struct fault *f, struct lane *l, const struct item *from, uint64
 		struct ft_error *err);
 /* fault_await_pump - with the lock held: until the pump has done @ticket. */
 int fault_await_pump(struct fault *f, struct lane *l, uint64_t ticket, uint64_t deadline, struct ft_error *err);
+/* fault_await_idle - with the lock held: until the pump has carried on all that is queued on the lane. */
+int fault_await_idle(struct fault *f, struct lane *l, uint64_t deadline, struct ft_error *err);
 /* fault_queue_fini - frees what the pump has left. */
 void fault_queue_fini(struct lane *l);
 

@@ -161,6 +161,20 @@ int fault_await_pump(struct fault *f, struct lane *l, uint64_t ticket, uint64_t 
 	return r;
 }
 
+int fault_await_idle(struct fault *f, struct lane *l, uint64_t deadline, struct ft_error *err)
+{
+	int r = 0;
+
+	while (r == 0 && l->nr_items > 0) {
+		r = conn_fate_tx(&f->conn, err);
+		if (r == 0 && now_ns() >= deadline)
+			r = err_set(err, -ETIMEDOUT, "%s %s: not carried on", f->conn.name, f->conn.peer);
+		if (r == 0)
+			cond_wait_until(&f->cond, &f->lock, deadline);
+	}
+	return r;
+}
+
 int fault_start_pumps(struct fault *f)
 {
 	int r = 0;
