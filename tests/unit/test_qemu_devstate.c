@@ -4,6 +4,7 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,6 +19,7 @@
 /* What the QEMU does. */
 static size_t state_size;
 static bool refuse_xen, refuse_migrate, fail_migrate, die_in_save;
+static unsigned answer_us; /* from the end of the state to the answer */
 static atomic_int refuse_cont;
 static atomic_bool running;
 static atomic_int nr_xen, nr_stop, nr_cont, nr_migrate;
@@ -67,6 +69,7 @@ static bool xen_save(struct fake_qmp *f, const json_t *args, json_t *id)
 	close(fd);
 	if (die_in_save)
 		return false;
+	usleep(answer_us);
 	if (was_running)
 		set_running(f, true);
 	if (ok)
@@ -207,6 +210,31 @@ Test(devstate, pipe_takes_one_command)
 		checkpoint();
 	cr_assert_eq(atomic_load(&nr_xen), 5);
 	cr_assert_eq(atomic_load(&nr_stop) + atomic_load(&nr_cont), 0);
+}
+
+/* ftqemu's main thread delivers events meanwhile, and so may read the answer that the epoch's thread waits for. */
+static atomic_bool pumping;
+
+static void *pump(void *arg)
+{
+	(void)arg;
+	while (atomic_load(&pumping))
+		qmp_pump(q);
+	return NULL;
+}
+
+Test(devstate, an_answer_that_another_thread_reads)
+{
+	pthread_t t;
+
+	open_with(DEVSTATE_PIPE, false);
+	answer_us = 2000; /* so that both wait for it */
+	atomic_store(&pumping, true);
+	cr_assert_eq(pthread_create(&t, NULL, pump, NULL), 0);
+	for (int i = 0; i < 50; i++)
+		checkpoint();
+	atomic_store(&pumping, false);
+	pthread_join(t, NULL);
 }
 
 Test(devstate, stopcont)

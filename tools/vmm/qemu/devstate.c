@@ -208,12 +208,14 @@ static int pipe_ready(struct devstate *s, struct ft_error *err)
 /* Wait until the pipe has something or QEMU has answered. */
 static int pipe_wait(struct devstate *s, uint64_t deadline, struct ft_error *err)
 {
-	struct pollfd p[2] = { { .fd = s->pipe[0], .events = POLLIN }, { .fd = qmp_fd(s->qmp), .events = POLLIN } };
-	int n = poll(p, 2, util_left_ms(deadline));
+	struct pollfd p[3] = { { .fd = s->pipe[0], .events = POLLIN },
+			       { .fd = qmp_fd(s->qmp), .events = POLLIN },
+			       { .fd = qmp_replied_fd(s->qmp), .events = POLLIN } };
+	int n = poll(p, 3, util_left_ms(deadline));
 
 	if (n < 0 && errno != EINTR)
 		return fail_sys(err, -errno, "poll");
-	if (n == 0 && util_now_ns() >= deadline)
+	if (util_now_ns() >= deadline) /* also while a part of a page lies there, which poll() takes for news */
 		return fail(err, -ETIMEDOUT, "QEMU does not save the device state");
 	return 0;
 }

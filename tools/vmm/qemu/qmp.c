@@ -10,6 +10,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,6 +27,7 @@ struct waiting {
 
 struct qmp {
 	int fd;
+	int replied; /* eventfd: a reply was read since qmp_poll() last looked */
 	qmp_event_fn *event;
 	void *user;
 
@@ -84,8 +86,10 @@ static int consume(struct qmp *q, const char *line, size_t len)
 		id = json_object_get(msg, "id");
 		w = json_is_integer(id) && json_integer_value(id) > 0 ? find(q, (uint64_t)json_integer_value(id))
 								      : NULL;
-		if (w && !w->reply)
+		if (w && !w->reply) {
 			w->reply = json_incref(msg);
+			eventfd_write(q->replied, 1);
+		}
 	}
 	json_decref(msg);
 	return 0;
@@ -295,9 +299,11 @@ int qmp_wait(struct qmp *q, uint64_t id, uint64_t deadline, json_t **ret, struct
 bool qmp_poll(struct qmp *q, uint64_t id)
 {
 	struct waiting *w;
+	eventfd_t count;
 	bool ready;
 
 	pthread_mutex_lock(&q->lock);
+	eventfd_read(q->replied, &count);
 	read_all(q);
 	w = id ? find(q, id) : NULL;
 	ready = q->dead || !w || w->reply;
@@ -370,6 +376,11 @@ int qmp_fd(const struct qmp *q)
 	return q->fd;
 }
 
+int qmp_replied_fd(const struct qmp *q)
+{
+	return q->replied;
+}
+
 pid_t qmp_peer(const struct qmp *q)
 {
 	struct ucred cred = { 0 };
@@ -413,6 +424,12 @@ int qmp_open(struct qmp **out, const char *path, uint64_t deadline, bool (*alive
 	q->event = event;
 	q->user = user;
 	pthread_mutex_init(&q->lock, NULL);
+	q->fd = -1;
+	q->replied = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	if (q->replied < 0) {
+		rc = fail_sys(err, -errno, "QMP: eventfd");
+		goto out;
+	}
 	q->fd = connect_alive(path, deadline, alive, user, err);
 	rc = q->fd < 0 ? q->fd : 0;
 	if (rc)
@@ -439,6 +456,7 @@ void qmp_close(struct qmp *q)
 	if (!q)
 		return;
 	fd_close(&q->fd);
+	fd_close(&q->replied);
 	for (i = 0; i < WAITING_MAX; i++)
 		forget(&q->waiting[i]);
 	free(q->buf);

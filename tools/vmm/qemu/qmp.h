@@ -27,6 +27,9 @@ void qmp_close(struct qmp *q);
 
 /* qmp_fd - becomes readable when something may have arrived. */
 int qmp_fd(const struct qmp *q);
+/* qmp_replied_fd - readable from when any thread has read a reply until qmp_poll().  Who waits with qmp_poll() polls both: another
+ * thread may have been quicker to read what made qmp_fd() readable. */
+int qmp_replied_fd(const struct qmp *q);
 /* qmp_peer - process that made the socket, 0 if unknown. */
 pid_t qmp_peer(const struct qmp *q);
 
