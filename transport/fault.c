@@ -313,7 +313,8 @@ static int fault_settle(struct tp_conn *c, uint32_t lane, uint64_t deadline, str
 
 	pthread_mutex_lock(&f->lock);
 	if (f->spec.reorder)
-		r = fault_await_idle(f, &f->lane[lane], deadline, err); /* the messages that are to settle are in there */
+		r = fault_await_idle(f, &f->lane[lane], deadline,
+				     err); /* the messages that are to settle are in there */
 	pthread_mutex_unlock(&f->lock);
 	return r == 0 ? tp_settle(f->inner, lane, deadline, err) : r;
 }
