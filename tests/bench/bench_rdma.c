@@ -34,8 +34,8 @@
 #define REPS_MAX 64u
 #define CASES_MAX 96u
 #define ROUNDS_MAX 20000u
-#define WAIT_MS 60000u	   /* no wait is longer: something is stuck */
-#define NOTIFY_ENTRY 16u   /* octets of a notify-write for each of its runs, as in checkpoint/record.h */
+#define WAIT_MS 60000u   /* no wait is longer: something is stuck */
+#define NOTIFY_ENTRY 16u /* octets of a notify-write for each of its runs, as in checkpoint/record.h */
 #define UNTOUCHED UINT64_C(0xffffffffffffffff)
 
 static unsigned reps = 5, ms = 700;
@@ -91,7 +91,8 @@ static double cpu_of_process(void)
 	struct rusage u;
 
 	getrusage(RUSAGE_SELF, &u);
-	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) + (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
+	return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
+	       (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec) / 1e6;
 }
 
 /* Of all processors, in s: all but idle, iowait and stolen. */
@@ -122,7 +123,7 @@ struct word {
 };
 
 struct told {
-	uint64_t seq, pages; /* of notify-writes since OP_BEGIN */
+	uint64_t seq, pages;       /* of notify-writes since OP_BEGIN */
 	uint64_t right, untouched; /* OP_CHECK: pages */
 	double process, machine;   /* s */
 	uint64_t pid;
@@ -277,7 +278,7 @@ static const char *const layout_names[] = { "random", "sorted", "order" };
 
 struct kase {
 	const char *set;
-	uint32_t run;	/* octets of one write; 0: none, a message and its answer */
+	uint32_t run;   /* octets of one write; 0: none, a message and its answer */
 	uint32_t batch; /* pages from one message to the next */
 	enum layout layout;
 	bool rounds; /* each message is answered, and that is timed */
@@ -390,7 +391,7 @@ struct driver {
 	struct tp_info info;
 	char name[32]; /* of the transport */
 	uint8_t *source;
-	uint32_t *order; /* run i of the source goes to run order[i] of the window */
+	uint32_t *order;     /* run i of the source goes to run order[i] of the window */
 	uint32_t run, batch; /* of that order */
 	enum layout layout;
 	uint32_t next; /* run */
@@ -541,7 +542,8 @@ static void lay_out(struct driver *d, const struct kase *k)
 		qsort(d->order + i, n - i < sorted ? n - i : sorted, sizeof(d->order[0]), compare_runs);
 	for (uint32_t i = 0; i < n; i++)
 		for (uint32_t j = 0; j < pages; j++)
-			page_fill((uint64_t *)(d->source + (size_t)i * k->run + (size_t)j * PAGE), d->order[i] * pages + j);
+			page_fill((uint64_t *)(d->source + (size_t)i * k->run + (size_t)j * PAGE),
+				  d->order[i] * pages + j);
 	d->run = k->run;
 	d->batch = k->batch;
 	d->layout = k->layout;
@@ -705,7 +707,8 @@ static void print_case(const struct kase *k, bool first, struct kase copy)
 		       rate.q1, rate.q3, process.median, machine.median, (unsigned long long)k->unpins);
 	if (!json)
 		return;
-	printf("%s\n  {\"set\": \"%s\", \"run\": %u, \"layout\": \"%s\", \"batch\": %u, \"credits\": %u, \"budget\": %u, "
+	printf("%s\n  {\"set\": \"%s\", \"run\": %u, \"layout\": \"%s\", \"batch\": %u, \"credits\": %u, \"budget\": "
+	       "%u, "
 	       "\"unit\": \"%s\", ",
 	       first ? "" : ",", k->set, k->run, layout_names[k->layout], k->batch, k->settings.credits,
 	       k->settings.budget_percent, k->rounds ? "us" : "MiB/s");
@@ -729,11 +732,13 @@ static void print(const struct driver *d)
 
 	getloadavg(&load, 1);
 	if (json)
-		printf("{\"bench\": \"rdma\", \"transport\": \"%s\", \"device\": \"%s\", \"mtu\": %u, \"registration\": \"%s\", "
+		printf("{\"bench\": \"rdma\", \"transport\": \"%s\", \"device\": \"%s\", \"mtu\": %u, "
+		       "\"registration\": \"%s\", "
 		       "\"repetitions\": %u, \"ms\": %u, \"load\": %.2f, \"rows\": [",
 		       d->name, d->info.device, d->info.mtu, d->info.registration, reps, ms, load);
 	else
-		printf("%s %s, %u repetitions of %u ms, load %.2f; CPU in s/GiB\n%-8s %7s %6s %5s %7s %6s %8s %24s %6s %6s  unpins\n",
+		printf("%s %s, %u repetitions of %u ms, load %.2f; CPU in s/GiB\n%-8s %7s %6s %5s %7s %6s %8s %24s %6s "
+		       "%6s  unpins\n",
 		       d->name, d->info.device, reps, ms, load, "set", "run", "layout", "batch", "credits", "budget",
 		       "median", "(quartiles)", "procs", "all");
 	for (unsigned i = 0; i < nr_cases; i++) {
@@ -783,10 +788,12 @@ static void both(const char *uri)
 }
 
 static const char usage[] =
-	"usage: bench_rdma [options] [URI]...      both ends in this process, on each of them (tcp:127.0.0.1:0, loopback:bench)\n"
+	"usage: bench_rdma [options] [URI]...      both ends in this process, on each of them (tcp:127.0.0.1:0, "
+	"loopback:bench)\n"
 	"       bench_rdma [options] serve URI     the receiving end, for one driver\n"
 	"       bench_rdma [options] drive URI     the sending end\n"
-	"  --set NAME         writes (runs by pages to a message), credits (by pages to a message), rounds (message and answer),\n"
+	"  --set NAME         writes (runs by pages to a message), credits (by pages to a message), rounds (message "
+	"and answer),\n"
 	"                     budget (of pinned memory), cpu; may be repeated; all\n"
 	"  --point RUN:PAGES  instead: runs of RUN octets anywhere, a message behind so many pages; may be repeated\n"
 	"  --reps N           repetitions of each case (5)\n"
@@ -818,7 +825,8 @@ static int take_option(int c)
 	case 's':
 		return add_set(optarg) ? 0 : wrong("no such set");
 	case 'p':
-		return add_point(optarg) ? 0 : wrong("--point RUN:PAGES: whole pages that divide 64 MiB, at most 4 MiB");
+		return add_point(optarg) ? 0
+					 : wrong("--point RUN:PAGES: whole pages that divide 64 MiB, at most 4 MiB");
 	case 'r':
 		return number(optarg, 1, REPS_MAX, &reps) ? 0 : wrong("--reps 1 to 64");
 	case 'm':
@@ -843,8 +851,8 @@ int main(int argc, char **argv)
 	static const struct option options[] = {
 		{ "set", required_argument, NULL, 's' },  { "point", required_argument, NULL, 'p' },
 		{ "reps", required_argument, NULL, 'r' }, { "ms", required_argument, NULL, 'm' },
-		{ "quick", no_argument, NULL, 'q' },	  { "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },	  { 0 },
+		{ "quick", no_argument, NULL, 'q' },      { "json", no_argument, NULL, 'j' },
+		{ "help", no_argument, NULL, 'h' },       { 0 },
 	};
 	int c, r;
 

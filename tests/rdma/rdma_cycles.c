@@ -350,7 +350,8 @@ static void open_both(struct tp_conn **client, struct tp_conn **server)
 
 static void draw_params(void)
 {
-	static const uint32_t credits[] = { 1, 2, 4, 8 }; /* memory for messages is most of what a connection costs here */
+	static const uint32_t credits[] = { 1, 2, 4,
+					    8 }; /* memory for messages is most of what a connection costs here */
 
 	t.params.registration = rng_range(&t.rng, 0, 1) ? TP_REGISTER_WHOLE : TP_REGISTER_CHUNKS;
 	t.params.lanes = (uint32_t)rng_range(&t.rng, 2, 3);
