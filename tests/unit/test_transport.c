@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* test_transport.c - the contract of transport.h over each transport, and what is special to tcp and fault.
+/* test_transport.c - the contract of transport.h over each transport, and what is special to tcp and fault; what is special to rdma is in
+ * test_rdma.c.  rdma runs over the made-up fabric of support/fabric_fake.h: at once, and by lot.
  * Where a test needs two sides it plays both, with a thread for the side that waits.  Deadlines are generous: a loaded machine must not
  * fail a test; where something has to end at once, the test only fails if it did not end long before its deadline. */
 #include <criterion/criterion.h>
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #include "clock.h"
+#include "fabric_fake.h"
 #include "tcp.h"
 #include "transport.h"
 #include "transport_ops.h"
@@ -28,14 +30,19 @@
 struct kind {
 	char wrap[48]; /* "fault(...)/" or "" */
 	char listen[32];
+	enum { NO_RDMA, AT_ONCE, BY_LOT } rdma;
 };
 static const struct kind kinds[] = {
-	{ "", "127.0.0.1:0" },
-	{ "", "tcp:[::1]:0" },
-	{ "", "loopback:unit" },
-	{ "fault(seed=7,delay=1)/", "127.0.0.1:0" },
-	{ "fault(seed=9,reorder=1)/", "[::1]:0" },
-	{ "fault(seed=11)/", "loopback:unit" },
+	{ "", "127.0.0.1:0", NO_RDMA },
+	{ "", "tcp:[::1]:0", NO_RDMA },
+	{ "", "loopback:unit", NO_RDMA },
+	{ "fault(seed=7,delay=1)/", "127.0.0.1:0", NO_RDMA },
+	{ "fault(seed=9,reorder=1)/", "[::1]:0", NO_RDMA },
+	{ "fault(seed=11)/", "loopback:unit", NO_RDMA },
+	{ "", "rdma:10.9.0.1:0", AT_ONCE },
+	{ "", "rdma:[fd09::1]:0", BY_LOT },
+	{ "fault(seed=13,delay=1)/", "rdma:10.9.0.1:0", AT_ONCE },
+	{ "fault(seed=15,reorder=1)/", "rdma:10.9.0.1:0", BY_LOT },
 };
 /* The same test over each; plain tests, since criterion leaks its arrays of parameters. */
 #define ONE_KIND(suite, name, i, label)                                                                                \
@@ -51,6 +58,10 @@ static const struct kind kinds[] = {
 	ONE_KIND(suite, name, 3, fault_delay)                                                                          \
 	ONE_KIND(suite, name, 4, fault_reorder)                                                                        \
 	ONE_KIND(suite, name, 5, fault_loopback)                                                                       \
+	ONE_KIND(suite, name, 6, rdma4)                                                                                \
+	ONE_KIND(suite, name, 7, rdma6_by_lot)                                                                         \
+	ONE_KIND(suite, name, 8, fault_rdma)                                                                           \
+	ONE_KIND(suite, name, 9, fault_reorder_rdma)                                                                   \
 	static void suite##_##name(const struct kind *k)
 
 static uint64_t soon(void)
@@ -67,8 +78,32 @@ struct duo {
 	struct tp_params pa;
 	char uri[160];
 	struct ft_error err;
+	const struct kind *k;
 	uint8_t *window; /* window 0 of b */
 };
+
+static void fabric_begin(const struct kind *k)
+{
+	static uint64_t seed = 1;
+
+	if (k->rdma == NO_RDMA)
+		return;
+	fabric_start(NULL);
+	if (k->rdma == BY_LOT)
+		fabric_random(seed++, 200);
+}
+
+/* Nothing is left of what has been closed, and no rule of verbs was broken on the way. */
+static void fabric_end(const struct kind *k)
+{
+	const char *text;
+
+	if (k->rdma == NO_RDMA)
+		return;
+	cr_assert_eq(fabric_violations(&text), 0, "%s", text);
+	cr_assert(fabric_all_gone(), "%s", fabric_live_text());
+	fabric_stop();
+}
 
 static void *connect_thread(void *arg)
 {
@@ -84,9 +119,11 @@ static void duo_listen(struct duo *d, const struct kind *k, struct tp_params p)
 
 	memset(d, 0, sizeof(*d));
 	d->pa = p;
+	d->k = k;
+	fabric_begin(k);
 	snprintf(uri, sizeof(uri), "%s%s", k->wrap, k->listen);
 	cr_assert_eq(tp_listen(&d->l, uri, &p, &d->err), 0, "%s", d->err.msg);
-	snprintf(d->uri, sizeof(d->uri), "%s%s", k->wrap, tp_listener_address(d->l));
+	snprintf(d->uri, sizeof(d->uri), "%s%s%s", k->wrap, k->rdma ? "rdma:" : "", tp_listener_address(d->l));
 }
 
 static void duo_join(struct duo *d)
@@ -97,12 +134,18 @@ static void duo_join(struct duo *d)
 	cr_assert(d->a, "%s", d->err.msg);
 }
 
-static void duo_open(struct duo *d, const struct kind *k)
+static void duo_open_registered(struct duo *d, const struct kind *k, enum tp_registration registration)
 {
-	duo_listen(d, k, (struct tp_params){ .lanes = LANES });
+	duo_listen(d, k, (struct tp_params){ .lanes = LANES, .registration = registration });
 	duo_join(d);
 	d->window = calloc(1, WINDOW_BYTES);
 	cr_assert_eq(tp_window_open(d->b, 0, d->window, WINDOW_BYTES, &d->err), 0);
+}
+
+/* As a whole: with chunks a write needs the other side in tp_recv(), and here one thread often plays both. */
+static void duo_open(struct duo *d, const struct kind *k)
+{
+	duo_open_registered(d, k, TP_REGISTER_WHOLE);
 }
 
 static void duo_close(struct duo *d)
@@ -111,6 +154,7 @@ static void duo_close(struct duo *d)
 	tp_close(d->b);
 	tp_listener_close(d->l);
 	free(d->window);
+	fabric_end(d->k);
 }
 
 static int send_text(struct tp_conn *c, uint32_t lane, const char *text, uint64_t deadline, struct ft_error *err)
@@ -121,6 +165,7 @@ static int send_text(struct tp_conn *c, uint32_t lane, const char *text, uint64_
 }
 
 static char buf[TP_MESSAGE_MAX];
+static uint8_t big[TP_WRITE_MAX]; /* never changes */
 
 static int recv_text(struct tp_conn *c, uint64_t deadline, struct ft_error *err)
 {
@@ -161,6 +206,7 @@ struct writer {
 	int result;
 	struct ft_error err;
 };
+static _Atomic unsigned writing; /* threads that are not done */
 
 #define ARENA (1u << 20)
 
@@ -199,12 +245,15 @@ static void *write_rounds(void *arg)
 			struct iovec v = { &h, sizeof(h) };
 
 			w->result = tp_send(w->c, w->lane, &v, 1, soon(), &w->err);
+			if (w->result == 0) /* the hash is of what is there until then */
+				w->result = tp_settle(w->c, w->lane, soon(), &w->err);
 		}
 	}
 	if (w->result == 0)
 		w->result = tp_wait_completed(w->c, w->lane, ticket, soon(), &w->err);
 	free(area);
 	free(arena);
+	writing--;
 	return NULL;
 }
 
@@ -215,9 +264,10 @@ EACH_KIND(transport, writes_are_in_place_when_the_message_comes)
 	unsigned seen[LANES] = { 0 };
 	struct duo d;
 
-	duo_open(&d, k);
+	duo_open_registered(&d, k, k->rdma == BY_LOT ? TP_REGISTER_CHUNKS : TP_REGISTER_WHOLE);
 	for (uint32_t i = 0; i < LANES; i++) {
 		w[i] = (struct writer){ .c = d.a, .lane = i };
+		writing++;
 		pthread_create(&t[i], NULL, write_rounds, &w[i]);
 	}
 	for (unsigned n = 0; n < LANES * ROUNDS; n++) {
@@ -231,6 +281,8 @@ EACH_KIND(transport, writes_are_in_place_when_the_message_comes)
 		seen[lane]++;
 		cr_assert_eq(h, hash(d.window + lane * AREA, AREA), "lane %u, message %u", lane, seen[lane]);
 	}
+	while (writing > 0) /* they wait until we are done with the last one, and ask */
+		cr_assert_eq(recv_text(d.b, deadline_in_ms(5), &d.err), -ETIMEDOUT, "%s", d.err.msg);
 	for (uint32_t i = 0; i < LANES; i++) {
 		pthread_join(t[i], NULL);
 		cr_assert_eq(w[i].result, 0, "%s", w[i].err.msg);
@@ -359,7 +411,10 @@ EACH_KIND(transport, statistics)
 	while (sa.messages_sent == 0 && usleep(1000) == 0);
 	tp_stats(d.b, &sb);
 	cr_assert(sa.writes == 3 && sa.messages_sent == 1 && sa.bytes_sent >= 10);
-	cr_assert(sb.messages_received == 1 && sb.bytes_received == sa.bytes_sent);
+	cr_assert_eq(sb.messages_received, 1);
+	if (k->rdma ==
+	    NO_RDMA) /* there the writes come by themselves, and messages of the transport's own are counted */
+		cr_assert_eq(sb.bytes_received, sa.bytes_sent);
 	cr_assert_arr_eq(d.window, "aaabc", 5);
 	duo_close(&d);
 }
@@ -391,8 +446,56 @@ static void refused(const struct kind *k, uint32_t window, uint64_t offset, size
 	duo_close(&d);
 }
 
+/* Over rdma the sender knows the windows, and does not take such a write; nothing is broken.  A closed window stays as it is. */
+static void not_taken(const struct kind *k, uint32_t window, uint64_t offset, size_t len, int expected)
+{
+	static uint8_t octets[4096];
+	struct duo d;
+
+	duo_open(&d, k);
+	cr_assert_eq(tp_window_open(d.b, 0, d.window, 1, &d.err), -EBUSY);
+	while (tp_write(d.a, 1, 0, 0, &(struct iovec){ "x", 1 }, 1, NULL, soon(), &d.err) != 0)
+		cr_assert_eq(d.err.code, -ETIMEDOUT); /* the window is known now */
+	cr_assert_eq(
+		tp_write(d.a, 1, window, offset, &(struct iovec){ octets, len }, 1, NULL, deadline_in_ms(50), &d.err),
+		expected, "window %u offset %llu: %s", window, (unsigned long long)offset, d.err.msg);
+	cr_assert_eq(send_text(d.a, 1, "after", soon(), &d.err), 0, "%s", d.err.msg);
+	cr_assert_eq(recv_text(d.b, soon(), &d.err), 0, "%s", d.err.msg);
+	duo_close(&d);
+}
+
+/* The pump of reorder is the sender: what it is refused ends the connection. */
+static void not_taken_by_the_pump(const struct kind *k)
+{
+	struct duo d;
+
+	duo_open(&d, k);
+	cr_assert_eq(tp_write(d.a, 1, 0, WINDOW_BYTES, &(struct iovec){ big, 1 }, 1, NULL, soon(), &d.err), 0);
+	while (send_text(d.a, 1, "x", soon(), &d.err) == 0)
+		usleep(1000);
+	cr_assert_eq(d.err.code, -EINVAL, "%s", d.err.msg);
+	duo_close(&d);
+}
+
+static void outside_over_rdma(const struct kind *k)
+{
+	if (strstr(k->wrap, "reorder")) {
+		not_taken_by_the_pump(k);
+		return;
+	}
+	not_taken(k, 1, 0, 1, -ETIMEDOUT);
+	not_taken(k, 0, WINDOW_BYTES, 1, -EINVAL);
+	not_taken(k, 0, WINDOW_BYTES - 1, 2, -EINVAL);
+	not_taken(k, 0, UINT64_MAX - 1, 1, -EINVAL);
+	not_taken(k, 0, WINDOW_BYTES - 4095, 4096, -EINVAL);
+}
+
 EACH_KIND(transport, writes_outside_of_windows_are_a_breach)
 {
+	if (k->rdma != NO_RDMA) {
+		outside_over_rdma(k);
+		return;
+	}
 	refused(k, 1, 0, 1, false);
 	refused(k, 0, WINDOW_BYTES, 1, false);
 	refused(k, 0, WINDOW_BYTES - 1, 2, false);
@@ -427,19 +530,30 @@ enum wait { WAIT_RECV, WAIT_CREDIT, WAIT_ROOM, WAIT_COMPLETED, NR_WAITS };
 struct waiter {
 	struct tp_conn *c;
 	enum wait wait;
+	size_t bytes;
 	uint64_t deadline;
 	int result;
 	_Atomic bool begun;
 	struct ft_error err;
 };
 
-static uint8_t big[TP_WRITE_MAX]; /* never changes */
+/* rdma writes need nobody at the other side, and there is always room: unless the wire takes nothing. */
+static void still(const struct kind *k, bool on)
+{
+	if (k->rdma != NO_RDMA)
+		fabric_link(on ? FABRIC_SILENT : FABRIC_UP);
+}
+
+static size_t much(const struct kind *k)
+{
+	return k->rdma == NO_RDMA ? sizeof(big) : 4096; /* a queue has 1024 places */
+}
 
 /* Fill what there is until it blocks for good. */
 static void *wait_thread(void *arg)
 {
 	struct waiter *w = arg;
-	struct iovec v = { big, sizeof(big) };
+	struct iovec v = { big, w->bytes };
 	uint32_t lane;
 	size_t len;
 	uint64_t ticket = 0;
@@ -468,10 +582,10 @@ static void *wait_thread(void *arg)
 	return NULL;
 }
 
-static void waiters_start(struct waiter *w, pthread_t *t, struct tp_conn *c, uint64_t deadline)
+static void waiters_start(struct waiter *w, pthread_t *t, const struct duo *d, uint64_t deadline)
 {
 	for (int i = 0; i < NR_WAITS; i++) {
-		w[i] = (struct waiter){ .c = c, .wait = (enum wait)i, .deadline = deadline };
+		w[i] = (struct waiter){ .c = d->a, .wait = (enum wait)i, .bytes = much(d->k), .deadline = deadline };
 		pthread_create(&t[i], NULL, wait_thread, &w[i]);
 	}
 	usleep(300000); /* all of them have come to where they wait; if not, the test is only weaker */
@@ -492,8 +606,10 @@ EACH_KIND(waits, end_at_their_deadline)
 	struct duo d;
 
 	duo_open(&d, k);
-	waiters_start(w, t, d.a, deadline);
+	still(k, true);
+	waiters_start(w, t, &d, deadline);
 	waiters_join(w, t);
+	still(k, false);
 	late = now_ns() - deadline;
 	cr_assert(now_ns() >= deadline && late < LONG_MS / 2 * NS_PER_MS);
 	for (int i = 0; i < NR_WAITS; i++)
@@ -519,7 +635,8 @@ EACH_KIND(waits, end_at_once_when_cancelled)
 	struct duo d;
 
 	duo_open(&d, k);
-	waiters_start(w, t, d.a, DEADLINE_NEVER);
+	still(k, true);
+	waiters_start(w, t, &d, DEADLINE_NEVER);
 	before = now_ns();
 	tp_cancel(d.a);
 	waiters_join(w, t);
@@ -541,7 +658,8 @@ EACH_KIND(waits, end_when_the_connection_is_closed_under_them)
 	struct duo d;
 
 	duo_open(&d, k);
-	waiters_start(w, t, d.a, DEADLINE_NEVER);
+	still(k, true);
+	waiters_start(w, t, &d, DEADLINE_NEVER);
 	before = now_ns();
 	tp_close(d.a); /* frees: under ASan a thread that is still inside would be found */
 	d.a = NULL;
@@ -560,7 +678,7 @@ EACH_KIND(waits, end_when_the_peer_dies)
 	struct duo d;
 
 	duo_open(&d, k);
-	waiters_start(w, t, d.a, DEADLINE_NEVER);
+	waiters_start(w, t, &d, DEADLINE_NEVER);
 	before = now_ns();
 	d.b->ops->sever(d.b);
 	waiters_join(w, t);
@@ -577,7 +695,7 @@ EACH_KIND(waits, end_when_the_peer_dies)
 EACH_KIND(waits, each_alone_ends_when_the_peer_dies)
 {
 	for (int i = 0; i < NR_WAITS; i++) {
-		struct waiter w = { .wait = (enum wait)i, .deadline = deadline_in_ms(LONG_MS) };
+		struct waiter w = { .wait = (enum wait)i, .bytes = much(k), .deadline = deadline_in_ms(LONG_MS) };
 		struct duo d;
 		pthread_t t;
 
@@ -628,6 +746,7 @@ EACH_KIND(waits, nobody_listens)
 	duo_listen(&d, k, p);
 	tp_listener_close(d.l);
 	cr_assert_eq(tp_connect(&c, d.uri, &p, soon(), -1, &d.err), -ECONNREFUSED, "%s", d.err.msg);
+	fabric_end(k);
 }
 
 /* -- the end -- */
@@ -689,7 +808,7 @@ EACH_KIND(end, no_descriptor_is_left_after_200_connections)
 
 /* -- tcp: the other side played by hand -- */
 
-static struct kind v4 = { "", "127.0.0.1:0" };
+static struct kind v4 = { "", "127.0.0.1:0", NO_RDMA };
 
 static struct tcp_preamble good_preamble(uint32_t lane)
 {
