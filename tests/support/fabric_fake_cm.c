@@ -755,7 +755,7 @@ static int bind_to(struct fake_id *id, const struct sockaddr *addr)
 	memcpy(&s, addr, size_of(addr));
 	if (is_unscoped(addr))
 		return -EINVAL;
-	if (!is_wildcard(addr) && device_at(addr) == UINT_MAX)
+	if (!is_wildcard(addr) && !is_loopback(addr) && device_at(addr) == UINT_MAX)
 		return -EADDRNOTAVAIL;
 	while (port_of(addr) == 0) {
 		set_port(a, fake.next_port++);
@@ -767,7 +767,7 @@ static int bind_to(struct fake_id *id, const struct sockaddr *addr)
 	id->id.route.addr.src_storage = s;
 	id->bound = true;
 	id->state = ID_BOUND;
-	if (!is_wildcard(addr)) {
+	if (!is_wildcard(addr) && !is_loopback(addr)) { /* Linux binds to a loopback address, and finds no device for it */
 		id->device = device_at(addr);
 		on_device(id);
 	}

@@ -388,6 +388,8 @@ Test(rdma_setup, says_why_it_cannot_listen)
 	cannot_listen("rdma:10.8.0.1:0", -EADDRNOTAVAIL, "this host does not have the address");
 	fabric_fail(FABRIC_BIND_ADDR, 1, ENODEV, 1);
 	cannot_listen("rdma:10.9.0.1:0", -ENODEV, "the address is on no RDMA device");
+	cannot_listen("rdma:127.0.0.1:0", -ENODEV, "loopback addresses are on none"); /* though Linux binds to it */
+	cannot_listen("rdma:[::1]:0", -ENODEV, "loopback addresses are on none");
 	fabric_fail(FABRIC_BIND_ADDR, 1, EADDRNOTAVAIL,
 		    2); /* what Linux says if somebody has the port on one address */
 	cannot_listen("rdma::7000", -EADDRINUSE, "in use");

@@ -467,6 +467,13 @@ static const struct tp_listener_ops listener_ops = { .accept = rdma_accept_conn,
 
 /* -- listen -- */
 
+static bool is_wildcard(const struct sockaddr_storage *sa)
+{
+	if (sa->ss_family == AF_INET)
+		return ((const struct sockaddr_in *)sa)->sin_addr.s_addr == htonl(INADDR_ANY);
+	return IN6_IS_ADDR_UNSPECIFIED(&((const struct sockaddr_in6 *)sa)->sin6_addr);
+}
+
 /* A new id for each try: one that could not be bound is of no use for another address. */
 static int bind_one(struct rdma_listener *l, const struct addrinfo *ai)
 {
@@ -485,6 +492,8 @@ static int bind_one(struct rdma_listener *l, const struct addrinfo *ai)
 		r = l->fabric->set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &no, sizeof(no));
 	if (r == 0)
 		r = l->fabric->bind_addr(id, (struct sockaddr *)&sa);
+	if (r == 0 && !id->verbs && !is_wildcard(&sa))
+		r = -ENODEV; /* the kernel lets one listen on loopback addresses, where nobody ever gets through */
 	if (r == 0)
 		r = l->fabric->listen(id, (int)HALF_OPEN_MAX);
 	if (r == 0)
