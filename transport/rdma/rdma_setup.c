@@ -156,11 +156,12 @@ static int refused(const struct news *n, uint32_t lane, struct ft_error *err)
 {
 	if (n->status == REJ_NO_SERVICE || n->status == -ECONNREFUSED)
 		return err_set(err, -ECONNREFUSED, "nobody listens at this port over RDMA");
-	if (n->status == REJ_CONSUMER)
-		return err_set(err, -EPROTO,
-			       "lane %u is refused, and not in ft's words: it is not ft that listens there, or it is "
-			       "asked more than it can take",
-			       lane);
+	if (n->status == REJ_CONSUMER) /* also the kernel's word for a listener whose process has died */
+		return err_set(
+			err, -ECONNREFUSED,
+			"lane %u is refused without a reason: what listens there is not ft, or has just ended, or is "
+			"asked for more than it can take",
+			lane);
 	if (n->status == REJ_STALE)
 		return err_set(err, -ECONNRESET, "the peer still knows an older connection of this device; try again");
 	if (n->status < 0)
@@ -280,7 +281,9 @@ static int out_of_time(enum step step, struct ft_error *err)
 	case STEP_SURPLUS:
 		break;
 	}
-	return err_set(err, -ETIMEDOUT, "asked for a connection, but nobody accepts");
+	return err_set(
+		err, -ETIMEDOUT,
+		"asked for a connection, but nobody accepts: the peer's host is not there, or its program is busy");
 }
 
 /* await - events, until all lanes are at @step. */
