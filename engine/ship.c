@@ -39,6 +39,18 @@ struct shipment {
 	uint64_t first_ns, bytes;
 };
 
+/* Slabs whose writes the transport may still read: the next records need not wait for that. */
+#define FLIGHTS_MAX 4u
+
+struct flights {
+	unsigned nr;
+	struct flight {
+		struct work *w;
+		uint32_t lane;
+		uint64_t ticket; /* of its last write; 0: none */
+	} flight[FLIGHTS_MAX];   /* oldest first */
+};
+
 static uint64_t send_deadline(const struct primary *p)
 {
 	struct ft_config cfg;
@@ -201,19 +213,17 @@ static int begin_round(struct primary *p, struct shipment *sh, const struct slab
 	return r;
 }
 
-static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *slab, struct ft_error *err)
+static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *slab, uint64_t *ticket,
+		     struct ft_error *err)
 {
 	uint32_t lane = lane_of(p, slab);
-	uint64_t ticket = 0;
 	int r = begin_epoch(p, sh, slab->epoch);
 
 	if (!r)
 		r = begin_round(p, sh, slab, lane, err);
 	for (uint32_t at = 0; !r && at < slab->nr; at += PIECE_PAGES)
-		r = ship_piece(p, sh, slab, at, slab->nr - at < PIECE_PAGES ? slab->nr - at : PIECE_PAGES, lane,
-			       &ticket, err);
-	if (!r && ticket)
-		r = tp_wait_completed(p->link->conn, lane, ticket, send_deadline(p), err);
+		r = ship_piece(p, sh, slab, at, slab->nr - at < PIECE_PAGES ? slab->nr - at : PIECE_PAGES, lane, ticket,
+			       err);
 	return r;
 }
 
@@ -298,39 +308,74 @@ static struct work *take_work(struct primary *p, uint64_t deadline)
 	return w;
 }
 
-static int ship(struct primary *p, struct shipment *sh, struct work *w, struct ft_error *err)
+/* Wait until no more than @left slabs are in the transport's hands; the others are free. */
+static int land(struct primary *p, struct flights *f, unsigned left, struct ft_error *err)
 {
-	int r;
+	while (f->nr > left) {
+		struct flight *oldest = &f->flight[0];
+		int r = oldest->ticket
+				? tp_wait_completed(p->link->conn, oldest->lane, oldest->ticket, send_deadline(p), err)
+				: 0;
+
+		if (r)
+			return r;
+		queue_put(&p->free_slabs, &oldest->w->node);
+		f->nr--;
+		memmove(oldest, oldest + 1, f->nr * sizeof(*oldest));
+	}
+	return 0;
+}
+
+static int ship(struct primary *p, struct shipment *sh, struct flights *f, struct work *w, struct ft_error *err)
+{
+	struct flight *new = &f->flight[f->nr];
 
 	if (w->kind == WORK_COMMIT)
 		return ship_commit(p, sh, w->job, err);
-	r = ship_slab(p, sh, w->slab, err);
-	queue_put(&p->free_slabs, &w->node);
-	return r;
+	f->nr++;
+	*new = (struct flight){ .w = w, .lane = lane_of(p, w->slab) };
+	return ship_slab(p, sh, w->slab, &new->ticket, err);
 }
 
-/* One slab ahead: its keys are on their way while the one before is sent. */
+/* What is in hand is sent, and one more slab is taken ahead: its keys are on their way meanwhile.  With nothing in hand there is time to
+ * wait for what is in flight, and a guest that waits for a free slab gets it. */
+static int ship_on(struct primary *p, struct shipment *sh, struct flights *f, struct work **next, struct ft_error *err)
+{
+	struct work *now = *next ? *next : take_work(p, now_ns());
+	int r = land(p, f, now ? FLIGHTS_MAX - 1 : 0, err);
+
+	*next = now;
+	if (r)
+		return r;
+	if (!now && !primary_lost(p)) /* after the look: its wake may be what ended the wait above */
+		now = take_work(p, DEADLINE_NEVER);
+	*next = now && p->by_chunks ? take_work(p, now_ns()) : NULL;
+	return now ? ship(p, sh, f, now, err) : 0;
+}
+
 void *ship_main(void *arg)
 {
 	struct primary *p = arg;
 	struct shipment sh = { 0 };
-	struct work *now, *next = NULL;
+	struct flights flights = { 0 };
+	struct work *next = NULL;
 	struct ft_error err = { 0 };
 	int r = announce_staging(p, &err);
 
 	if (r)
 		primary_lose(p, FTW_CODE_MEMORY, &err);
 	while (!primary_lost(p)) {
-		now = next ? next : take_work(p, DEADLINE_NEVER);
-		next = now && p->by_chunks ? take_work(p, now_ns()) : NULL;
-		r = now ? ship(p, &sh, now, &err) : 0;
+		r = ship_on(p, &sh, &flights, &next, &err);
 		if (r) {
 			err_prefix(&err, "sending epoch %llu to the secondary", (unsigned long long)sh.epoch);
 			primary_lose(p, FTW_CODE_NONE, &err);
 		}
 	}
+	/* reclaim() has them */
 	if (next)
-		queue_put(&p->to_ship, &next->node); /* reclaim() has it */
+		queue_put(&p->to_ship, &next->node);
+	for (unsigned i = 0; i < flights.nr; i++)
+		queue_put(&p->to_ship, &flights.flight[i].w->node);
 	return NULL;
 }
 
