@@ -43,11 +43,11 @@ struct story {
 	const char *name;
 	struct tp_params params;
 	step_fn *a, *b;
-	bool window;  /* b opens window 0 before the story begins */
+	bool window;     /* b opens window 0 before the story begins */
 	unsigned rounds; /* pingpong */
 	unsigned differ; /* choices that may differ from the first; 0: any number */
-	bool drawn;   /* too large for all orders */
-	unsigned least; /* so many orders there are at least, or the search is broken */
+	bool drawn;      /* too large for all orders */
+	unsigned least;  /* so many orders there are at least, or the search is broken */
 };
 
 struct world {
@@ -80,8 +80,8 @@ static unsigned choose(unsigned options)
 		path.options[d] = options;
 		path.taken[d] = 0;
 	}
-	CHECK(path.options[d] == options, "the story is not told the same way twice: %u choices, then %u", path.options[d],
-	      options);
+	CHECK(path.options[d] == options, "the story is not told the same way twice: %u choices, then %u",
+	      path.options[d], options);
 	path.differ += path.taken[d] != 0;
 	return path.taken[d];
 }
@@ -162,8 +162,8 @@ static bool put(struct world *w, uint32_t lane, uint64_t offset, uint8_t value)
 static void must_hold(const struct world *w, uint64_t offset, uint8_t value)
 {
 	for (unsigned i = 0; i < PAGE; i++)
-		CHECK(w->image[offset + i] == value, "%s: octet %u behind %" PRIu64 " is %u, %u was told of", w->story->name, i,
-		      offset, w->image[offset + i], value);
+		CHECK(w->image[offset + i] == value, "%s: octet %u behind %" PRIu64 " is %u, %u was told of",
+		      w->story->name, i, offset, w->image[offset + i], value);
 }
 
 /* ---- pingpong ---- */
@@ -369,9 +369,26 @@ static bool hear_chunks(struct world *w)
 /* ---- telling a story ---- */
 
 static const struct story stories[] = {
-	{ .name = "pingpong", .params = { .lanes = 2, .credits = 1, .sq_depth = 4 }, .a = ping, .b = pong, .rounds = 1, .least = 20 },
-	{ .name = "pingpong1", .params = { .lanes = 2, .credits = 1, .sq_depth = 4 }, .a = ping, .b = pong, .rounds = 3, .differ = 2, .least = 100 },
-	{ .name = "pingpong2", .params = { .lanes = 2, .credits = 2, .sq_depth = 4 }, .a = ping, .b = pong, .rounds = 3, .differ = 2, .least = 100 },
+	{ .name = "pingpong",
+	  .params = { .lanes = 2, .credits = 1, .sq_depth = 4 },
+	  .a = ping,
+	  .b = pong,
+	  .rounds = 1,
+	  .least = 20 },
+	{ .name = "pingpong1",
+	  .params = { .lanes = 2, .credits = 1, .sq_depth = 4 },
+	  .a = ping,
+	  .b = pong,
+	  .rounds = 3,
+	  .differ = 2,
+	  .least = 100 },
+	{ .name = "pingpong2",
+	  .params = { .lanes = 2, .credits = 2, .sq_depth = 4 },
+	  .a = ping,
+	  .b = pong,
+	  .rounds = 3,
+	  .differ = 2,
+	  .least = 100 },
 	{ .name = "notify",
 	  .params = { .lanes = 2, .credits = 1, .sq_depth = 4, .registration = TP_REGISTER_WHOLE },
 	  .a = write_and_tell,
@@ -386,7 +403,11 @@ static const struct story stories[] = {
 	  .window = true,
 	  .differ = 2,
 	  .least = 100 },
-	{ .name = "close", .params = { .lanes = 2, .credits = 1, .sq_depth = 4 }, .a = last_word, .b = hear_the_end, .least = 20 },
+	{ .name = "close",
+	  .params = { .lanes = 2, .credits = 1, .sq_depth = 4 },
+	  .a = last_word,
+	  .b = hear_the_end,
+	  .least = 20 },
 	{ .name = "chunks",
 	  .params = { .lanes = 2, .credits = 2, .sq_depth = 4, .pin_budget = 4u << 20 },
 	  .a = write_chunks,
@@ -544,8 +565,8 @@ static void all_orders(const struct story *story, struct world *w, unsigned diff
 		depth = path.depth > depth ? path.depth : depth;
 	} while (next_path());
 	if (path.may_differ)
-		printf("%s: all %u orders of events that differ in at most %u of up to %u choices\n", story->name, n, path.may_differ,
-		       depth);
+		printf("%s: all %u orders of events that differ in at most %u of up to %u choices\n", story->name, n,
+		       path.may_differ, depth);
 	else
 		printf("%s: all %u orders of events, up to %u choices each\n", story->name, n, depth);
 	CHECK(n >= story->least, "%s: only %u orders: the search is broken", story->name, n);
@@ -557,7 +578,8 @@ static void drawn_orders(const struct story *story, struct world *w, unsigned dr
 	path.drawn = true;
 	for (unsigned i = 0; i < draws; i++) {
 		path.rng.state = seed + i;
-		CHECK(tell(story, w, 0), "%s: the story does not end with --seed %" PRIu64 " --draws 1", story->name, seed + i);
+		CHECK(tell(story, w, 0), "%s: the story does not end with --seed %" PRIu64 " --draws 1", story->name,
+		      seed + i);
 	}
 	printf("%s: %u orders of events drawn\n", story->name, draws);
 }
@@ -574,7 +596,8 @@ static void must_notice_loss(const struct story *story, struct world *w)
 			noticed += !tell(story, w, lose);
 			n++;
 		} while (n < 2000 && next_path());
-		CHECK(noticed == n, "%s: receive %u was lost, which %u of %u orders did not notice", story->name, lose, n - noticed, n);
+		CHECK(noticed == n, "%s: receive %u was lost, which %u of %u orders did not notice", story->name, lose,
+		      n - noticed, n);
 	}
 	printf("%s: a lost receive is noticed in every order\n", story->name);
 }

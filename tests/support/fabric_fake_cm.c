@@ -767,7 +767,8 @@ static int bind_to(struct fake_id *id, const struct sockaddr *addr)
 	id->id.route.addr.src_storage = s;
 	id->bound = true;
 	id->state = ID_BOUND;
-	if (!is_wildcard(addr) && !is_loopback(addr)) { /* Linux binds to a loopback address, and finds no device for it */
+	if (!is_wildcard(addr) &&
+	    !is_loopback(addr)) { /* Linux binds to a loopback address, and finds no device for it */
 		id->device = device_at(addr);
 		on_device(id);
 	}
