@@ -151,14 +151,16 @@ struct rdma {
 	size_t slots_bytes;
 	struct ibv_mr *slots_mr;
 	unsigned max_sge;
-	int wake_fd;  /* raised for good once the fate is sealed */
+	int wake_fd;  /* raised for good once the fate is sealed, and for a moment to have the poller look again */
 	int ready_fd; /* raised while tp_recv may have something without an fd saying so */
 	int epoll_fd;
 
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	bool polling;	      /* a thread is the poller */
-	bool starved;	      /* something could not be queued or posted for want of a send completion: one is to wake the poller */
+	bool polling;	      /* a thread, @poller, is the poller */
+	pthread_t poller;
+	bool more;	      /* not all that has come in was looked at */
+	bool starved;	      /* something could not be queued or posted for want of a send completion: one will wake the poller */
 	bool deaf;	      /* the device refused a post although nothing is on its way that would tell: look again soon */
 	bool polled;	      /* the application uses tp_poll_fd() */
 	unsigned send_waiters; /* waits that a send completion may end */
@@ -242,11 +244,17 @@ int rdma_check_memlock(struct rdma *s, uint64_t bytes, const char *what, struct 
 
 /* -- rdma_wait.c: lock held -- */
 
-/* rdma_wait - until something may have changed, or @deadline (-ETIMEDOUT).  The caller looks at its condition again.  @for_send: a send
- * completion counts. */
+/* rdma_wait - until something may have changed; -ETIMEDOUT: @deadline has passed.  The caller looks at its condition again, also then.
+ * @for_send: a send completion counts. */
 int rdma_wait(struct rdma *s, bool for_send, uint64_t deadline);
 /* rdma_progress - whatever is there now, without waiting, unless another thread is the poller. */
 void rdma_progress(struct rdma *s);
+/* rdma_rearm - for who sleeps on tp_poll_fd() next: what comes from now on makes it readable; what is there is dealt with. */
+void rdma_rearm(struct rdma *s);
+/* rdma_starve - for want of a send completion; the next one wakes the poller.  Those that are there are dealt with: look again.
+ * rdma_deaf - the device refuses, and nothing is on its way: the poller tries again soon. */
+void rdma_starve(struct rdma *s);
+void rdma_deaf(struct rdma *s);
 /* rdma_break - the connection is over, both ways, with this sentence.  rdma_over - nothing more comes in and nothing goes out; what has come
  * is still handed out.  rdma_breach - it was the peer's fault, who is told. */
 void rdma_break(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);

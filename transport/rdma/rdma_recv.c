@@ -212,11 +212,15 @@ static void on_receive_completion(struct rdma *s, const struct ibv_wc *wc)
 void rdma_drain_recv(struct rdma *s)
 {
 	struct ibv_wc wc[16];
-	int n;
+	unsigned taken = 0;
+	int n = 0;
 
-	while ((n = s->fabric->poll_cq(s->recv_cq, 16, wc)) > 0)
+	while (taken < s->nr_arrivals && (n = s->fabric->poll_cq(s->recv_cq, 16, wc)) > 0) {
 		for (int i = 0; i < n; i++)
 			on_receive_completion(s, &wc[i]);
+		taken += (unsigned)n;
+	}
+	s->more = n > 0;
 	if (n < 0)
 		rdma_break(s, -EIO, "the receive completion queue cannot be read (%d)", n);
 }
@@ -325,6 +329,10 @@ int rdma_op_recv(struct tp_conn *c, void *buf, uint32_t *lane, size_t *len, uint
 	if (s->polled)
 		event_clear(s->ready_fd);
 	r = await_arrival(s, deadline, err);
+	if (r == -ETIMEDOUT && s->polled) {
+		rdma_rearm(s);
+		r = s->arrival_first == s->arrival_end ? r : 0;
+	}
 	if (r == 0) {
 		hand_out(s, buf, lane, len);
 		if (s->polled)

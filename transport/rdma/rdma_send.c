@@ -197,9 +197,9 @@ static int chain_post(struct rdma *s, struct lane *l, struct chain *ch)
 	ch->n = 0;
 	if (r == -ENOMEM) {
 		if (l->sq_signaled > l->sq_done)
-			s->starved = true;
-		else
-			s->deaf = true;
+			rdma_starve(s);
+		if (l->sq_signaled == l->sq_done)
+			rdma_deaf(s);
 	} else if (r) {
 		rdma_break(s, r, "posting on lane %u: %s", l->index, strerror(-r));
 	}
@@ -248,10 +248,10 @@ static void post_queued(struct rdma *s, struct lane *l)
 		if (!r && !sq_room(s, l, ch.n)) {
 			r = chain_post(s, l, &ch);
 			rdma_drain_send(s);
-			if (!r && !sq_room(s, l, 0)) {
-				s->starved = true;
+			if (!r && !sq_room(s, l, 0))
+				rdma_starve(s);
+			if (!r && !sq_room(s, l, 0))
 				r = -EAGAIN;
-			}
 		}
 		if (!r && e->state == ENTRY_QUEUED)
 			chain_add(s, l, &ch, at);
@@ -333,10 +333,9 @@ bool rdma_may_say(struct rdma *s, struct lane *l, enum rdma_kind kind)
 {
 	if (is_control(kind) && l->control_sent - l->control_returned >= RDMA_CONTROL_CREDITS)
 		return false; /* the peer's next word tells */
-	if (room(l, 1) && free_slot(l))
-		return true;
-	s->starved = true;
-	return false;
+	if (!room(l, 1) || !free_slot(l))
+		rdma_starve(s);
+	return room(l, 1) && free_slot(l);
 }
 
 bool rdma_say(struct rdma *s, struct lane *l, enum rdma_kind kind, uint32_t count, const void *body, size_t len)
@@ -534,7 +533,7 @@ static int await_room(struct rdma *s, struct lane *l, const struct want *w, uint
 {
 	const struct remote_window *r = &s->remote[w->window];
 
-	for (;;) {
+	for (bool late = false;;) {
 		int fate = conn_fate_tx(&s->conn, err);
 
 		if (fate)
@@ -545,13 +544,14 @@ static int await_room(struct rdma *s, struct lane *l, const struct want *w, uint
 				       (unsigned long long)r->len);
 		if (r->open && room(l, nr_pieces(s, w)))
 			return 0;
-		if (r->open)
-			rdma_pump(s, l, true);
-		if (rdma_wait(s, r->open, deadline) == -ETIMEDOUT)
+		if (late)
 			return r->open ? err_set(err, -ETIMEDOUT, "%s %s: no room for a write on lane %u", s->conn.name,
 						 s->conn.peer, l->index)
 				       : err_set(err, -ETIMEDOUT, "%s %s: the peer has not opened window %u",
 						 s->conn.name, s->conn.peer, w->window);
+		if (r->open)
+			rdma_pump(s, l, true);
+		late = rdma_wait(s, r->open, deadline) == -ETIMEDOUT;
 	}
 }
 

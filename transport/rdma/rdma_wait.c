@@ -9,6 +9,7 @@
  * Must hold: no completion is lost between arming a queue and sleeping (arm, then drain, then sleep); the poller drains under the lock. */
 #include <errno.h>
 #include <poll.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -45,16 +46,68 @@ static void drain(struct rdma *s)
 	rdma_control(s);
 }
 
+static void arm(struct rdma *s, struct ibv_cq *cq)
+{
+	if (s->fabric->req_notify_cq(cq, 0))
+		rdma_deaf(s);
+}
+
+void rdma_deaf(struct rdma *s)
+{
+	s->deaf = true;
+	if (s->polling && !pthread_equal(s->poller, pthread_self())) /* it may be asleep */
+		event_raise(s->wake_fd);
+	if (s->polled)
+		event_raise(s->ready_fd);
+}
+
+void rdma_starve(struct rdma *s)
+{
+	if (s->starved)
+		return;
+	s->starved = true;
+	arm(s, s->send_cq);
+	rdma_drain_send(s);
+}
+
+static void begin_polling(struct rdma *s)
+{
+	s->polling = true;
+	s->poller = pthread_self();
+}
+
+static void end_polling(struct rdma *s)
+{
+	s->polling = false;
+	pthread_cond_broadcast(&s->cond);
+}
+
 void rdma_progress(struct rdma *s)
 {
 	if (s->polling) {
 		rdma_drain_send(s);
 		return;
 	}
-	s->polling = true;
+	begin_polling(s);
 	drain(s);
-	s->polling = false;
-	pthread_cond_broadcast(&s->cond);
+	end_polling(s);
+}
+
+void rdma_rearm(struct rdma *s)
+{
+	event_clear(s->ready_fd);
+	arm(s, s->recv_cq);
+	rdma_progress(s);
+	if (s->more || s->deaf)
+		event_raise(s->ready_fd);
+}
+
+/* A kick is over when the poller has woken; the fate of the connection stays: who sets it does so before he raises the descriptor. */
+static void heed_kick(struct rdma *s)
+{
+	event_clear(s->wake_fd);
+	if (conn_fate_tx(&s->conn, NULL) || conn_fate_rx(&s->conn, NULL))
+		event_raise(s->wake_fd);
 }
 
 static void sleep_on_all(struct rdma *s, uint64_t deadline)
@@ -69,14 +122,19 @@ static void sleep_on_all(struct rdma *s, uint64_t deadline)
 
 	pthread_mutex_unlock(&s->lock);
 	if (poll(p, 4, deadline_poll_ms(until < deadline ? until : deadline)) < 0)
-		p[0].revents = p[1].revents = p[2].revents = 0; /* a signal: look again */
+		p[0].revents = p[1].revents = p[2].revents = p[3].revents = 0; /* a signal: look again */
 	pthread_mutex_lock(&s->lock);
-	if (p[0].revents)
+	if (p[0].revents) {
 		take_cq_events(s, s->recv_channel, s->recv_cq, &s->recv_events);
+		if (s->polled) /* it is not armed any more */
+			event_raise(s->ready_fd);
+	}
 	if (p[1].revents)
 		take_cq_events(s, s->send_channel, s->send_cq, &s->send_events);
 	if (p[2].revents)
 		rdma_conn_events(s);
+	if (p[3].revents)
+		heed_kick(s);
 }
 
 static uint64_t marks(const struct rdma *s)
@@ -91,14 +149,15 @@ static uint64_t marks(const struct rdma *s)
 	return n;
 }
 
-static void arm(struct rdma *s, struct ibv_cq *cq)
+/* A peer that never stops must not keep the lock from those who have something else to do. */
+static void let_others(struct rdma *s)
 {
-	if (s->fabric->req_notify_cq(cq, 0))
-		s->deaf = true;
+	pthread_mutex_unlock(&s->lock);
+	sched_yield();
+	pthread_mutex_lock(&s->lock);
 }
 
-/* The poller's turn: true if something has come. */
-static bool poll_once(struct rdma *s, bool for_send, uint64_t deadline)
+static void poll_once(struct rdma *s, bool for_send, uint64_t deadline)
 {
 	uint64_t before = marks(s);
 
@@ -108,18 +167,18 @@ static bool poll_once(struct rdma *s, bool for_send, uint64_t deadline)
 		arm(s, s->send_cq);
 		drain(s);
 	}
+	if (s->more)
+		return let_others(s);
 	if (marks(s) != before)
-		return true;
+		return;
 	sleep_on_all(s, deadline);
 	s->deaf = false;
 	drain(s);
-	return marks(s) != before;
 }
 
-static int follow(struct rdma *s, bool for_send, uint64_t deadline)
+static void follow(struct rdma *s, bool for_send, uint64_t deadline)
 {
 	uint64_t before = marks(s);
-	int r = 0;
 
 	if (for_send)
 		s->send_waiters++;
@@ -128,23 +187,22 @@ static int follow(struct rdma *s, bool for_send, uint64_t deadline)
 		rdma_drain_send(s);
 	}
 	if (marks(s) == before)
-		r = cond_wait_until(&s->cond, &s->lock, deadline);
+		cond_wait_until(&s->cond, &s->lock, deadline);
 	if (for_send)
 		s->send_waiters--;
-	return r == -ETIMEDOUT && now_ns() >= deadline ? -ETIMEDOUT : 0;
 }
 
+/* Time that is up is up, also while the peer goes on and on. */
 int rdma_wait(struct rdma *s, bool for_send, uint64_t deadline)
 {
-	bool came;
-
-	if (s->polling)
-		return follow(s, for_send, deadline);
-	s->polling = true;
-	came = poll_once(s, for_send, deadline);
-	s->polling = false;
-	pthread_cond_broadcast(&s->cond);
-	return !came && now_ns() >= deadline ? -ETIMEDOUT : 0;
+	if (s->polling) {
+		follow(s, for_send, deadline);
+	} else {
+		begin_polling(s);
+		poll_once(s, for_send, deadline);
+		end_polling(s);
+	}
+	return now_ns() >= deadline ? -ETIMEDOUT : 0;
 }
 
 /* -- the end of a connection -- */

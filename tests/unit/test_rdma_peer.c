@@ -1,0 +1,246 @@
+/* SPDX-License-Identifier: MIT */
+/* test_rdma_peer.c - the rdma transport against a peer made by hand (rdma_raw.h): what a peer may do to it, and when it must not wait for one.
+ * Each test stands for a fault that was found by reading; the wrong messages as such are in stress_rdma_hostile.c. */
+#include <criterion/criterion.h>
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clock.h"
+#include "fabric_fake.h"
+#include "rdma_private.h"
+#include "rdma_raw.h"
+
+#define WAIT_MS 20000u
+
+static struct tp_params params;
+static struct tp_listener *listener;
+static struct tp_conn *c;
+static struct rdma_raw raw;
+static uint8_t buf[TP_MESSAGE_MAX];
+static struct ft_error err;
+
+static void setup(void)
+{
+	fabric_start(NULL);
+	params = (struct tp_params){ .lanes = 3 };
+}
+
+/* -- both ends -- */
+
+static void open_listener(void)
+{
+	int r = tp_listen(&listener, "rdma:10.9.0.1:0", &params, &err);
+
+	cr_assert_eq(r, 0, "%s", err.msg);
+}
+
+static void accept_raw(void)
+{
+	for (unsigned i = 0; i < 8 && !c; i++) {
+		tp_accept(listener, &c, now_ns(), -1, &err);
+		rdma_raw_events(&raw);
+	}
+	cr_assert(c, "%s", err.msg);
+}
+
+static void open_with(uint32_t lanes)
+{
+	open_listener();
+	rdma_raw_connect(&raw, tp_listener_address(listener), lanes);
+	accept_raw();
+	cr_assert(rdma_raw_all(&raw, RAW_UP));
+}
+
+static void close_all(void)
+{
+	const char *text;
+
+	tp_close(c);
+	c = NULL;
+	rdma_raw_close(&raw);
+	tp_listener_close(listener);
+	cr_assert(fabric_all_gone(), "%s", fabric_live_text());
+	cr_assert_eq(fabric_violations(&text), 0, "%s", text);
+	fabric_stop();
+}
+
+TestSuite(peer, .init = setup, .timeout = 120);
+
+/* -- what both say -- */
+
+static int receive(uint64_t deadline)
+{
+	uint32_t lane;
+	size_t len;
+
+	return tp_recv(c, buf, sizeof(buf), &lane, &len, deadline, &err);
+}
+
+static int say(uint32_t lane, uint64_t deadline)
+{
+	struct iovec one = { "x", 1 };
+
+	return tp_send(c, lane, &one, 1, deadline, &err);
+}
+
+/* Until the raw peer has had a message of that kind; other ones are passed over. */
+static bool raw_gets(enum rdma_kind kind, unsigned ms)
+{
+	uint64_t deadline = deadline_in_ms(ms);
+
+	do {
+		while (rdma_raw_next(&raw))
+			if (from_be16(raw.head.kind) == kind)
+				return true;
+		usleep(1000);
+	} while (now_ns() < deadline);
+	return false;
+}
+
+/* -- a good peer -- */
+
+Test(peer, good)
+{
+	open_with(2);
+	cr_assert(rdma_raw_tell(&raw, 1, RDMA_MESSAGE, 0, "hello", 5));
+	cr_assert_eq(receive(deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+	cr_assert_eq(memcmp(buf, "hello", 5), 0);
+	cr_assert_eq(say(1, deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+	cr_assert(raw_gets(RDMA_MESSAGE, WAIT_MS));
+	close_all();
+}
+
+/* -- waits -- */
+
+static const struct rdma_fabric *fake;
+static unsigned flood; /* how many more */
+
+static int poll_and_flood(struct ibv_cq *cq, int num_entries, struct ibv_wc *wc)
+{
+	if (flood > 0 && cq != raw.send_cq && cq != raw.recv_cq) {
+		flood--;
+		rdma_raw_tell(&raw, 0, RDMA_CREDIT, 0, NULL, 0);
+	}
+	return fake->poll_cq(cq, num_entries, wc);
+}
+
+/* A peer that has always said something more does not keep tp_recv() from its deadline, nor others from the connection. */
+Test(peer, flood)
+{
+	struct rdma_fabric flooded;
+
+	fake = rdma_fabric();
+	flooded = *fake;
+	flooded.poll_cq = poll_and_flood;
+	rdma_fabric_set(&flooded);
+	open_with(2);
+	flood = 200000;
+	cr_assert_eq(receive(deadline_in_ms(50)), -ETIMEDOUT, "%s", err.msg);
+	cr_assert_neq(flood, 0, "receiving ended only with the flood");
+	flood = 0;
+	close_all();
+}
+
+static void *receiver(void *arg)
+{
+	(void)arg;
+	while (receive(DEADLINE_NEVER) == 0)
+		;
+	return NULL;
+}
+
+/* A thread in tp_recv() that is asleep by now. */
+static pthread_t start_receiver(void)
+{
+	pthread_t t;
+
+	cr_assert_eq(pthread_create(&t, NULL, receiver, NULL), 0);
+	usleep(50000);
+	return t;
+}
+
+static void end_receiver(pthread_t t)
+{
+	tp_cancel(c);
+	pthread_join(t, NULL);
+}
+
+/* The send queue is full when a window is opened; when there is room again nobody else says anything. */
+Test(peer, room_comes_while_the_poller_sleeps)
+{
+	static uint8_t memory[4096];
+	bool told = false;
+	pthread_t t;
+
+	params.sq_depth = 4;
+	open_with(2);
+	t = start_receiver();
+	fabric_manual();
+	for (unsigned i = 0; i < 4; i++)
+		cr_assert_eq(say(0, deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+	cr_assert_eq(tp_window_open(c, 0, memory, sizeof(memory), &err), 0, "%s", err.msg);
+	for (unsigned i = 0; i < 500 && !told; i++) {
+		fabric_settle();
+		told = raw_gets(RDMA_WINDOW, 1);
+	}
+	cr_assert(told, "the window is not told");
+	fabric_immediate();
+	end_receiver(t);
+	close_all();
+}
+
+/* The device takes nothing for a while although nothing is on its way. */
+Test(peer, device_is_deaf_while_the_poller_sleeps)
+{
+	static uint8_t memory[4096];
+	pthread_t t;
+
+	open_with(2);
+	t = start_receiver();
+	fabric_fail(FABRIC_POST_SEND, 1, ENOMEM, 3);
+	cr_assert_eq(tp_window_open(c, 0, memory, sizeof(memory), &err), 0, "%s", err.msg);
+	cr_assert(raw_gets(RDMA_WINDOW, 500), "the window is not told");
+	end_receiver(t);
+	close_all();
+}
+
+static void *sender(void *arg)
+{
+	struct ft_error why;
+	struct iovec one = { "x", 1 };
+
+	*(int *)arg = tp_send(c, 1, &one, 1, DEADLINE_NEVER, &why);
+	return NULL;
+}
+
+/* Who waits in poll() for tp_poll_fd() hears of a message also when another thread has polled before. */
+Test(peer, poll_fd_after_another_poller)
+{
+	struct pollfd p;
+	pthread_t t;
+	int got = 1;
+
+	open_with(2);
+	p = (struct pollfd){ .fd = tp_poll_fd(c), .events = POLLIN };
+	while (tp_credits(c, 1) > 0)
+		cr_assert_eq(say(1, deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+	cr_assert_eq(receive(now_ns()), -ETIMEDOUT);
+	cr_assert_eq(pthread_create(&t, NULL, sender, &got), 0);
+	usleep(20000);
+	while (rdma_raw_next(&raw))
+		;
+	rdma_raw_tell(&raw, 1, RDMA_CREDIT, 0, NULL, 0);
+	pthread_join(t, NULL);
+	cr_assert_eq(got, 0);
+	while (poll(&p, 1, 0) == 1)
+		cr_assert_eq(receive(now_ns()), -ETIMEDOUT, "%s", err.msg);
+	rdma_raw_tell(&raw, 1, RDMA_MESSAGE, 0, "x", 1);
+	cr_assert_eq(poll(&p, 1, 1000), 1);
+	cr_assert_eq(receive(now_ns()), 0, "%s", err.msg);
+	close_all();
+}
