@@ -214,6 +214,16 @@ static uint32_t larger(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
+/* Memory that cannot be had is told, and what we hold is not given up for a primary that could not be served. */
+static int offer_image(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	int r = secondary_open_image(c, g->link, err);
+
+	if (r)
+		g->code = FTW_CODE_LIMIT;
+	return r;
+}
+
 /* From here on the image we hold is an old one: the hello-ack that follows tells a primary in SUSPECT that nobody took over, and it lets its
  * output out.  So the state changes first.  A failover that was quicker decides: its outcome is the answer. */
 static int take_primary(struct secondary *c, struct greeting *g, struct ft_error *err)
@@ -238,7 +248,6 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	struct hello_ack ack = { .version = FTW_VERSION_MAX, .placement = FTW_PLACEMENT_MIRROR, .epoch_credits = 1 };
 	uint32_t seq;
 	void *buf;
-	int r;
 
 	session_config(s, &cfg);
 	c->heartbeat_ms = ack.heartbeat_ms = larger(cfg.heartbeat_ms, g->hello.heartbeat_ms);
@@ -253,9 +262,6 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	standby_connect(c->standby, g->hello.lanes);
 	standby_restart(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
-	r = secondary_open_image(c, g->link, err);
-	if (r)
-		return r;
 	buf = link_begin(g->link, 0, &seq);
 	return link_end(g->link, 0, create_hello_ack(buf, seq, &ack), deadline_in_ms(SEND_MS), err);
 }
@@ -327,6 +333,9 @@ static void greet(struct secondary *c, struct greeting *g)
 		/* the same primary again, before we noticed that its old connection is gone; and the last apply must be done */
 		secondary_end_connection(c, "the same primary connected again");
 		secondary_wait_applied(c);
+		r = offer_image(c, g, &err);
+	}
+	if (!r) {
 		r = take_primary(c, g, &err);
 		taken = !r;
 	}

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include "clock.h"
+#include "fabric_fake.h"
 #include "pair.h"
 #include "proxy.h"
 
@@ -589,6 +590,30 @@ Test(refusal, another_layout)
 Test(refusal, a_larger_state)
 {
 	refused_pair("state-max=2M", "state-max=1M", NULL, NULL, "state-max here is 1048576");
+}
+
+/* There is room for the messages of both sides, and not for the receive memory of 4 MiB.  The secondary never says that it is taken. */
+Test(refusal, memory_that_cannot_be_pinned)
+{
+	struct fabric_config fabric;
+	struct pair_options opt;
+	struct pair p;
+
+	fabric_defaults(&fabric);
+	fabric.max_pinned = 12u << 20;
+	fabric_start(&fabric);
+	ft_log_set(hear, NULL, FT_LOG_WARN);
+	pair_options_init(&opt);
+	opt.listen = "rdma:10.9.0.1:0";
+	opt.primary = opt.secondary = "rdma-registration=whole";
+	pair_open(&p, &opt);
+	check_refused(&p, p.primary, "receive memory (4194304 octets, ");
+	cr_expect_eq(state_of(p.secondary), FT_STATE_WAITING);
+	cr_expect_eq(ft_session_wait(p.secondary, STATE(STANDBY_SYNCING), 200), -ETIMEDOUT,
+		     "it was taken all the same");
+	pair_close(&p);
+	cr_expect(fabric_all_gone(), "%s", fabric_live_text());
+	fabric_stop();
 }
 
 Test(refusal, a_second_primary)

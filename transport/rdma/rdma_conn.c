@@ -48,7 +48,7 @@ static unsigned long long mib(uint64_t bytes)
 	return (bytes + (1u << 20) - 1) >> 20;
 }
 
-int rdma_check_memlock(struct rdma *s, uint64_t bytes, const char *what, struct ft_error *err)
+int rdma_check_memlock(struct rdma *s, uint64_t bytes, struct rdma_use use, struct ft_error *err)
 {
 	uint64_t limit = memlock_limit(), pinned = atomic_load(&s->pinned);
 
@@ -57,11 +57,12 @@ int rdma_check_memlock(struct rdma *s, uint64_t bytes, const char *what, struct 
 	return err_set(
 		err, -ENOMEM,
 		"%s needs %llu MiB of pinned memory besides %llu MiB, but RLIMIT_MEMLOCK is %llu MiB: raise it (ulimit "
-		"-l %llu, LimitMEMLOCK= of the systemd unit), or give a smaller rdma-pin-budget",
-		what, mib(bytes), mib(pinned), mib(limit), (unsigned long long)((bytes + pinned + 1023) >> 10));
+		"-l %llu, LimitMEMLOCK= of the systemd unit), or give %s",
+		use.what, mib(bytes), mib(pinned), mib(limit), (unsigned long long)((bytes + pinned + 1023) >> 10),
+		use.less);
 }
 
-int rdma_reg(struct rdma *s, void *base, uint64_t len, int access, const char *what, struct ibv_mr **out,
+int rdma_reg(struct rdma *s, void *base, uint64_t len, int access, struct rdma_use use, struct ibv_mr **out,
 	     struct ft_error *err)
 {
 	int e;
@@ -74,9 +75,9 @@ int rdma_reg(struct rdma *s, void *base, uint64_t len, int access, const char *w
 		return 0;
 	}
 	e = errno ? errno : ENOMEM;
-	if (e == ENOMEM && rdma_check_memlock(s, len, what, err))
+	if (e == ENOMEM && rdma_check_memlock(s, len, use, err))
 		return -ENOMEM;
-	return err_sys(err, -e, "%s (%llu octets, %llu MiB are pinned already) cannot be registered with %s", what,
+	return err_sys(err, -e, "%s (%llu octets, %llu MiB are pinned already) cannot be registered with %s", use.what,
 		       (unsigned long long)len, mib(atomic_load(&s->pinned)), s->info.device);
 }
 
@@ -380,6 +381,7 @@ static int make_lane(struct rdma *s, struct lane *l, uint8_t **memory)
 /* Memory of all messages, both ways, in one registration. */
 static int make_slots(struct rdma *s, struct ft_error *err)
 {
+	const struct rdma_use use = { "memory for messages", "fewer lanes or credits" };
 	unsigned n = receives_in_all(s);
 	uint8_t *memory;
 	int r = 0;
@@ -399,7 +401,7 @@ static int make_slots(struct rdma *s, struct ft_error *err)
 		r = make_lane(s, &s->lane[i], &memory);
 	if (r)
 		return err_set(err, r, "no memory for %u lanes", s->made);
-	return rdma_reg(s, s->slots, s->slots_bytes, IBV_ACCESS_LOCAL_WRITE, "memory for messages", &s->slots_mr, err);
+	return rdma_reg(s, s->slots, s->slots_bytes, IBV_ACCESS_LOCAL_WRITE, use, &s->slots_mr, err);
 }
 
 static int watch(struct rdma *s, int fd, struct ft_error *err)

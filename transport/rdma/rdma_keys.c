@@ -235,6 +235,8 @@ static struct chunk *named(struct rdma *s, const struct rdma_chunk_entry *e, enu
 	return &w->chunk[chunk];
 }
 
+static const struct rdma_use mirrored = { "mirrored memory", "a smaller rdma-pin-budget" };
+
 /* The memory that the chunk mirrors, as far as it reaches. */
 static int register_source(struct rdma *s, struct chunk *c, struct ft_error *err)
 {
@@ -245,7 +247,7 @@ static int register_source(struct rdma *s, struct chunk *c, struct ft_error *err
 		return 0;
 	if (len > w->source_len - offset)
 		len = w->source_len - offset;
-	return rdma_reg(s, w->source + offset, len, 0, "mirrored memory", &c->mr, err);
+	return rdma_reg(s, w->source + offset, len, 0, mirrored, &c->mr, err);
 }
 
 /* A chunk that the peer, or this side, could not register: with one less pinned it may work, if there is one. */
@@ -444,11 +446,12 @@ bool rdma_local_key(const struct rdma *s, const void *at, uint64_t len, uint32_t
 int rdma_op_memory(struct tp_conn *c, void *base, uint64_t len, struct ft_error *err)
 {
 	struct rdma *s = rdma_of(c);
+	const struct rdma_use use = { "memory that pages are sent from", "a smaller staging-bytes" };
 	struct ibv_mr *mr = NULL;
-	int r = rdma_check_memlock(s, len, "memory that pages are sent from", err);
+	int r = rdma_check_memlock(s, len, use, err);
 
 	if (!r)
-		r = rdma_reg(s, base, len, 0, "memory that pages are sent from", &mr, err);
+		r = rdma_reg(s, base, len, 0, use, &mr, err);
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->lock);
@@ -471,7 +474,7 @@ int rdma_op_mirror(struct tp_conn *c, uint32_t window, void *base, uint64_t len,
 
 	if (!(s->limits.capabilities & RDMA_CAP_CHUNKS) || s->limits.capabilities & RDMA_CAP_ODP)
 		return rdma_op_memory(c, base, len, err); /* one key there, one here */
-	r = rdma_check_memlock(s, ours && ours < len ? ours : len, "mirrored memory", err);
+	r = rdma_check_memlock(s, ours && ours < len ? ours : len, mirrored, err);
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->lock);

@@ -234,13 +234,16 @@ void rdma_conn_events(struct rdma *s);
 /* rdma_linger_ms - how long the last words may take; 300.  Tests set it. */
 extern unsigned rdma_linger_ms;
 
-/* rdma_reg, rdma_dereg - memory of this side; counted.  @what says for the sentence what it is; -ENOMEM names RLIMIT_MEMLOCK when that is
+/* rdma_reg, rdma_dereg - memory of this side; counted.  @use says for the sentence what it is; -ENOMEM names RLIMIT_MEMLOCK when that is
  * the likely reason.  Any thread, with or without the lock. */
-int rdma_reg(struct rdma *s, void *base, uint64_t len, int access, const char *what, struct ibv_mr **out, struct ft_error *err);
+struct rdma_use {
+	const char *what, *less; /* with what settings it would be less */
+};
+int rdma_reg(struct rdma *s, void *base, uint64_t len, int access, struct rdma_use use, struct ibv_mr **out, struct ft_error *err);
 void rdma_dereg(struct rdma *s, struct ibv_mr *mr); /* NULL is harmless */
 void rdma_dereg_access(struct rdma *s, struct ibv_mr *mr, int access); /* with the access of rdma_reg(), where nothing was pinned */
 /* rdma_check_memlock - may this process pin @bytes more?  The sentence names the limit found, the number needed and how to raise it. */
-int rdma_check_memlock(struct rdma *s, uint64_t bytes, const char *what, struct ft_error *err);
+int rdma_check_memlock(struct rdma *s, uint64_t bytes, struct rdma_use use, struct ft_error *err);
 
 /* -- rdma_wait.c: lock held -- */
 

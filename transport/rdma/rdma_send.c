@@ -422,7 +422,8 @@ static bool extend(struct rdma *s, struct lane *l, struct entry *e, uint32_t win
 static int register_once(struct rdma *s, struct entry *e, const uint8_t *at, uint64_t len, struct ft_error *err)
 {
 	uintptr_t from = (uintptr_t)at & ~(uintptr_t)4095, to = ((uintptr_t)at + len + 4095) & ~(uintptr_t)4095;
-	int r = rdma_reg(s, (void *)from, to - from, 0, "memory of a write that was not announced", &e->once, err);
+	const struct rdma_use use = { "memory of a write that was not announced", "smaller writes" };
+	int r = rdma_reg(s, (void *)from, to - from, 0, use, &e->once, err);
 
 	if (!r)
 		e->sge[0].lkey = e->once->lkey;

@@ -41,6 +41,8 @@ static void give_back(struct rdma *s, struct own_window *w)
 
 static int open_whole(struct rdma *s, struct own_window *w, struct ft_error *err)
 {
+	const struct rdma_use use = { "receive memory, registered as a whole,",
+				      "rdma-registration chunks and an rdma-pin-budget" };
 	int access = whole_access(s), r = 0;
 
 	if (w->len > s->device.orig_attr.max_mr_size)
@@ -50,9 +52,11 @@ static int open_whole(struct rdma *s, struct own_window *w, struct ft_error *err
 			       s->info.device, (unsigned long long)s->device.orig_attr.max_mr_size,
 			       (unsigned long long)w->len);
 	if (!(access & IBV_ACCESS_ON_DEMAND))
-		r = rdma_check_memlock(s, w->len, "registering the receive memory as a whole", err);
-	return r ? r : rdma_reg(s, w->base, w->len, access, "receive memory", &w->mr, err);
+		r = rdma_check_memlock(s, w->len, use, err);
+	return r ? r : rdma_reg(s, w->base, w->len, access, use, &w->mr, err);
 }
+
+static const struct rdma_use by_chunk = { "receive memory, registered by chunks,", "a smaller rdma-pin-budget" };
 
 /* Nothing is registered yet, but whether it will be possible is known. */
 static int open_chunks(struct rdma *s, struct own_window *w, struct ft_error *err)
@@ -72,7 +76,7 @@ static int open_chunks(struct rdma *s, struct own_window *w, struct ft_error *er
 			"%llu chunks may be registered at once, the device %s has %d memory regions: choose a larger "
 			"rdma-chunk or a smaller rdma-pin-budget",
 			(unsigned long long)at_once, s->info.device, s->device.orig_attr.max_mr);
-	r = rdma_check_memlock(s, most, "receive memory registered by chunks", err);
+	r = rdma_check_memlock(s, most, by_chunk, err);
 	if (r)
 		return r;
 	w->chunk = FT_FAULT("rdma/own-chunks") ? NULL : calloc(n, sizeof(*w->chunk));
@@ -158,7 +162,7 @@ static int register_chunk(struct rdma *s, struct own_window *w, uint64_t chunk)
 
 	if (s->limits.pin_budget_ours && s->own_pinned + len > s->limits.pin_budget_ours)
 		return -EDQUOT;
-	r = rdma_reg(s, (uint8_t *)w->base + chunk_offset(chunk, s->limits.chunk_shift), len, WINDOW_ACCESS, "a chunk",
+	r = rdma_reg(s, (uint8_t *)w->base + chunk_offset(chunk, s->limits.chunk_shift), len, WINDOW_ACCESS, by_chunk,
 		     &w->chunk[chunk], &err);
 	if (!r)
 		s->own_pinned += len;
