@@ -37,11 +37,11 @@ wait_peer() {
 }
 
 # barrier NAME [TEXT [S]]: returns when the other guest is at the barrier of this name too, and prints the TEXT that it brought.
-# 1 if it has not come within S (30).  With one guest it returns at once.  One barrier at a time in each guest.
+# 1 if it has not come within S (60).  With one guest it returns at once.  One barrier at a time in each guest.
 barrier() {
 	[ "$NODES" = 2 ] || return 0
 	local end left
-	export BARRIER_NAME="$1" BARRIER_TEXT="${2:-}" BARRIER_LEFT="${3:-30}"
+	export BARRIER_NAME="$1" BARRIER_TEXT="${2:-}" BARRIER_LEFT="${3:-60}"
 	end=$(($(uptime_s) + BARRIER_LEFT))
 	rm -f /tmp/.barrier
 	while left=$((end - $(uptime_s))) && [ $left -gt 0 ]; do
@@ -52,9 +52,10 @@ barrier() {
 		fi && break
 		sleep 0.05
 	done
-	local name text
+	local name text tab
+	tab=$(printf '\t')
 	[ -s /tmp/.barrier ] || { echo "barrier $1: the other guest has not come" >&2; return 1; }
-	IFS=' ' read -r name text </tmp/.barrier
+	IFS=$tab read -r name text </tmp/.barrier
 	[ "$name" = "$1" ] || { echo "barrier $1: the other guest is at barrier $name" >&2; return 1; }
 	[ -z "$text" ] || echo "$text"
 }
