@@ -20,16 +20,18 @@
 
 #define DEAF_MS 1 /* how often a device that refused a post is asked again */
 
-static void take_cq_events(struct rdma *s, struct ibv_comp_channel *channel, struct ibv_cq *cq, unsigned *events)
+/* Without an event no queue is armed a second time, so there is one at most: to ask for more would cost a system call for each. */
+static void take_cq_event(struct rdma *s, struct ibv_comp_channel *channel, struct ibv_cq *cq, struct cq_events *e)
 {
 	struct ibv_cq *from;
 	void *context;
 
-	while (s->fabric->get_cq_event(channel, &from, &context) == 0)
-		(*events)++;
-	if (*events > 1000) { /* they are counted in 32 bits */
-		s->fabric->ack_cq_events(cq, *events);
-		*events = 0;
+	if (s->fabric->get_cq_event(channel, &from, &context))
+		return;
+	e->armed = false;
+	if (++e->taken > 1000) { /* they are counted in 32 bits */
+		s->fabric->ack_cq_events(cq, e->taken);
+		e->taken = 0;
 	}
 }
 
@@ -46,10 +48,15 @@ static void drain(struct rdma *s)
 	rdma_control(s);
 }
 
-static void arm(struct rdma *s, struct ibv_cq *cq)
+/* A queue that is armed already, or whose event nobody has taken yet, will make its descriptor readable: nothing to do. */
+static void arm(struct rdma *s, struct ibv_cq *cq, struct cq_events *e)
 {
+	if (e->armed)
+		return;
 	if (s->fabric->req_notify_cq(cq, 0))
 		rdma_deaf(s);
+	else
+		e->armed = true;
 }
 
 void rdma_deaf(struct rdma *s)
@@ -66,7 +73,7 @@ void rdma_starve(struct rdma *s)
 	if (s->starved)
 		return;
 	s->starved = true;
-	arm(s, s->send_cq);
+	arm(s, s->send_cq, &s->send_events);
 	rdma_drain_send(s);
 }
 
@@ -96,7 +103,7 @@ void rdma_progress(struct rdma *s)
 void rdma_rearm(struct rdma *s)
 {
 	event_clear(s->ready_fd);
-	arm(s, s->recv_cq);
+	arm(s, s->recv_cq, &s->recv_events);
 	rdma_progress(s);
 	if (s->more || s->deaf)
 		event_raise(s->ready_fd);
@@ -125,12 +132,12 @@ static void sleep_on_all(struct rdma *s, uint64_t deadline)
 		p[0].revents = p[1].revents = p[2].revents = p[3].revents = 0; /* a signal: look again */
 	pthread_mutex_lock(&s->lock);
 	if (p[0].revents) {
-		take_cq_events(s, s->recv_channel, s->recv_cq, &s->recv_events);
+		take_cq_event(s, s->recv_channel, s->recv_cq, &s->recv_events);
 		if (s->polled) /* it is not armed any more */
 			event_raise(s->ready_fd);
 	}
 	if (p[1].revents)
-		take_cq_events(s, s->send_channel, s->send_cq, &s->send_events);
+		take_cq_event(s, s->send_channel, s->send_cq, &s->send_events);
 	if (p[2].revents)
 		rdma_conn_events(s);
 	if (p[3].revents)
@@ -161,10 +168,10 @@ static void poll_once(struct rdma *s, bool for_send, uint64_t deadline)
 {
 	uint64_t before = marks(s);
 
-	arm(s, s->recv_cq);
+	arm(s, s->recv_cq, &s->recv_events);
 	drain(s);
 	if (for_send || s->send_waiters || s->starved) {
-		arm(s, s->send_cq);
+		arm(s, s->send_cq, &s->send_events);
 		drain(s);
 	}
 	if (s->more)
@@ -183,7 +190,7 @@ static void follow(struct rdma *s, bool for_send, uint64_t deadline)
 	if (for_send)
 		s->send_waiters++;
 	if (for_send || s->starved) {
-		arm(s, s->send_cq);
+		arm(s, s->send_cq, &s->send_events);
 		rdma_drain_send(s);
 	}
 	if (marks(s) == before)
