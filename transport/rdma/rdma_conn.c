@@ -490,11 +490,11 @@ static void free_queues(struct rdma *s)
 	const struct rdma_fabric *f = s->fabric;
 
 	if (s->send_cq) {
-		f->ack_cq_events(s->send_cq, s->send_events);
+		f->ack_cq_events(s->send_cq, s->send_events.taken);
 		f->destroy_cq(s->send_cq);
 	}
 	if (s->recv_cq) {
-		f->ack_cq_events(s->recv_cq, s->recv_events);
+		f->ack_cq_events(s->recv_cq, s->recv_events.taken);
 		f->destroy_cq(s->recv_cq);
 	}
 	if (s->send_channel)

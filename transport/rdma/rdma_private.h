@@ -22,7 +22,7 @@
 #define RDMA_QUEUE 1024u   /* entries of a lane: writes and messages, queued or posted */
 #define RDMA_SGE_MAX 16u   /* gather list of one write; less where the device has less */
 #define RDMA_MERGE_MAX TP_WRITE_MAX
-#define RDMA_POST_WRITES 32u /* small writes that are gathered before they are posted */
+#define RDMA_POST_WRITES 64u /* small writes that are gathered before they are posted: each post is a system call in soft-RoCE */
 #define RDMA_POST_BYTES (1u << 20)
 #define RDMA_LOCAL_MAX 64u /* announced ranges of local memory */
 #define RDMA_SLOTS_SPARE 4u /* send slots beyond the credits */
@@ -74,7 +74,8 @@ struct lane {
 	uint64_t first, next_post, end; /* oldest not done; oldest queued; behind the newest */
 	unsigned nr_queued;
 	bool stuck; /* somebody waits for what is queued: it goes as soon as it can, whoever sees that */
-	uint64_t queued_bytes;
+	unsigned gathered; /* entries and octets queued since it was last tried to post */
+	uint64_t gathered_bytes;
 	uint64_t tickets, completed; /* given out; up to which all are completed */
 	uint64_t seen_tickets;	     /* at the last tp_completed() */
 	uint64_t sq_posted, sq_done, sq_signaled; /* work requests: posted; known to be complete; the last that will tell */
@@ -135,6 +136,12 @@ struct reply {
 	struct rdma_key_entry entry[RDMA_BATCH_MAX]; /* or chunk entries, in the same room */
 };
 
+/* Of a completion queue. */
+struct cq_events {
+	unsigned taken; /* to be acked */
+	bool armed;	/* it will tell, or has told and nobody has looked yet */
+};
+
 struct rdma {
 	struct tp_conn conn;
 	uint32_t made; /* lanes there is memory for; conn.lanes of them are used */
@@ -162,7 +169,7 @@ struct rdma {
 	bool deaf;	      /* the device refused a post although nothing is on its way that would tell: look again soon */
 	bool polled;	      /* the application uses tp_poll_fd() */
 	unsigned send_waiters; /* waits that a send completion may end */
-	unsigned send_events, recv_events; /* got, to be acked */
+	struct cq_events send_events, recv_events;
 
 	struct arrival *arrival; /* nr_arrivals, a ring of all receives */
 	unsigned nr_arrivals;

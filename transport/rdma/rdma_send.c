@@ -17,7 +17,7 @@
 #include "clock.h"
 #include "rdma_private.h"
 
-#define CHAIN_MAX 32u
+#define CHAIN_MAX RDMA_POST_WRITES
 #define DEAF_NS (100 * NS_PER_MS) /* the last words are spared if the device has completed nothing for so long */
 
 #define WR_LANE_SHIFT 56
@@ -167,7 +167,6 @@ static void on_posted(struct rdma *s, struct lane *l, uint64_t at, bool signaled
 		l->sq_signaled = l->sq_posted;
 	e->state = ENTRY_POSTED;
 	l->nr_queued--;
-	l->queued_bytes -= e->len;
 	if (e->chunk)
 		rdma_key_posted(s, e->chunk);
 	if (e->kind)
@@ -230,6 +229,8 @@ static void post_queued(struct rdma *s, struct lane *l)
 	bool blocked = false, message_blocked = false;
 	int r = 0;
 
+	l->gathered = 0;
+	l->gathered_bytes = 0;
 	for (uint64_t at = l->next_post; at < l->end && !r; at++) {
 		struct entry *e = entry_at(l, at);
 
@@ -268,7 +269,7 @@ void rdma_pump(struct rdma *s, struct lane *l, bool flush)
 {
 	if (!l->nr_queued || conn_fate_tx(&s->conn, NULL))
 		return;
-	if (flush || l->nr_queued % RDMA_POST_WRITES == 0 || l->queued_bytes >= RDMA_POST_BYTES)
+	if (flush || l->gathered >= RDMA_POST_WRITES || l->gathered_bytes >= RDMA_POST_BYTES)
 		post_queued(s, l);
 }
 
@@ -293,6 +294,7 @@ static struct entry *append(struct lane *l)
 	memset(e, 0, offsetof(struct entry, sge));
 	e->state = ENTRY_QUEUED;
 	l->nr_queued++;
+	l->gathered++;
 	return e;
 }
 
@@ -325,7 +327,7 @@ static void queue_message(struct rdma *s, struct lane *l, struct send_slot *slot
 	e->sge[0] = (struct ibv_sge){ .addr = (uintptr_t)slot->memory,
 				      .length = (uint32_t)e->len,
 				      .lkey = s->slots_mr->lkey };
-	l->queued_bytes += e->len;
+	l->gathered_bytes += e->len;
 	l->stuck = true; /* goes as soon as it can */
 }
 
@@ -415,7 +417,7 @@ static bool extend(struct rdma *s, struct lane *l, struct entry *e, uint32_t win
 	else
 		return false;
 	e->len += len;
-	l->queued_bytes += len;
+	l->gathered_bytes += len;
 	return true;
 }
 
@@ -456,7 +458,7 @@ static int queue_piece(struct rdma *s, struct lane *l, uint32_t window, uint64_t
 			return r;
 		}
 	}
-	l->queued_bytes += len;
+	l->gathered_bytes += len;
 	e->chunk = chunk;
 	if (chunk) {
 		rdma_key_want(s, chunk, false);
@@ -638,9 +640,14 @@ static int take_turn(struct rdma *s, struct lane *l, uint64_t deadline, struct f
 	return 0;
 }
 
+static bool has_credit(const struct rdma *s, const struct lane *l)
+{
+	return l->sent - l->returned < window_of_credits(s);
+}
+
 static bool may_send(struct rdma *s, struct lane *l)
 {
-	return l->sent - l->returned < window_of_credits(s) && room(l, 1) && free_slot(l);
+	return has_credit(s, l) && room(l, 1) && free_slot(l);
 }
 
 static int await_credit(struct rdma *s, struct lane *l, uint64_t deadline, struct ft_error *err)
@@ -655,7 +662,8 @@ static int await_credit(struct rdma *s, struct lane *l, uint64_t deadline, struc
 			rdma_progress(s);
 			continue;
 		}
-		if (rdma_wait(s, true, deadline) == -ETIMEDOUT && !may_send(s, l))
+		/* a credit is received; only for room it is worth to be woken by each chain that is sent */
+		if (rdma_wait(s, has_credit(s, l), deadline) == -ETIMEDOUT && !may_send(s, l))
 			return err_set(err, -ETIMEDOUT, "%s %s: no credit on lane %u", s->conn.name, s->conn.peer,
 				       l->index);
 	}
@@ -678,7 +686,6 @@ static void unqueue_message(struct lane *l, struct entry *e)
 	e->state = ENTRY_DONE;
 	l->slot[e->slot].busy = false;
 	l->nr_queued--;
-	l->queued_bytes -= e->len;
 	l->sent--;
 	advance(l);
 }
@@ -781,7 +788,6 @@ static void drop_blocked(struct rdma *s, struct lane *l)
 			continue;
 		e->state = ENTRY_DONE;
 		l->nr_queued--;
-		l->queued_bytes -= e->len;
 		rdma_key_unwant(s, e->chunk);
 		rdma_dereg(s, e->once);
 		e->once = NULL;
@@ -838,7 +844,7 @@ void rdma_goodbye(struct rdma *s)
 			if (!all_done(s))
 				poll(&p, 1, 2);
 			while (s->fabric->get_cq_event(s->send_channel, &cq, &context) == 0)
-				s->send_events++;
+				s->send_events.taken++;
 		}
 		atomic_store(&s->conn.cancelled, true);
 	}

@@ -19,16 +19,18 @@
 
 #define DEAF_MS 1 /* how often a device that refused a post is asked again */
 
-static void take_cq_events(struct rdma *s, struct ibv_comp_channel *channel, struct ibv_cq *cq, unsigned *events)
+/* Without an event no queue is armed a second time, so there is one at most: to ask for more would cost a system call for each. */
+static void take_cq_event(struct rdma *s, struct ibv_comp_channel *channel, struct ibv_cq *cq, struct cq_events *e)
 {
 	struct ibv_cq *from;
 	void *context;
 
-	while (s->fabric->get_cq_event(channel, &from, &context) == 0)
-		(*events)++;
-	if (*events > 1000) { /* they are counted in 32 bits */
-		s->fabric->ack_cq_events(cq, *events);
-		*events = 0;
+	if (s->fabric->get_cq_event(channel, &from, &context))
+		return;
+	e->armed = false;
+	if (++e->taken > 1000) { /* they are counted in 32 bits */
+		s->fabric->ack_cq_events(cq, e->taken);
+		e->taken = 0;
 	}
 }
 
@@ -72,9 +74,9 @@ static void sleep_on_all(struct rdma *s, uint64_t deadline)
 		p[0].revents = p[1].revents = p[2].revents = 0; /* a signal: look again */
 	pthread_mutex_lock(&s->lock);
 	if (p[0].revents)
-		take_cq_events(s, s->recv_channel, s->recv_cq, &s->recv_events);
+		take_cq_event(s, s->recv_channel, s->recv_cq, &s->recv_events);
 	if (p[1].revents)
-		take_cq_events(s, s->send_channel, s->send_cq, &s->send_events);
+		take_cq_event(s, s->send_channel, s->send_cq, &s->send_events);
 	if (p[2].revents)
 		rdma_conn_events(s);
 }
@@ -91,10 +93,15 @@ static uint64_t marks(const struct rdma *s)
 	return n;
 }
 
-static void arm(struct rdma *s, struct ibv_cq *cq)
+/* A queue that is armed already, or whose event nobody has taken yet, will make its descriptor readable: nothing to do. */
+static void arm(struct rdma *s, struct ibv_cq *cq, struct cq_events *e)
 {
+	if (e->armed)
+		return;
 	if (s->fabric->req_notify_cq(cq, 0))
 		s->deaf = true;
+	else
+		e->armed = true;
 }
 
 /* The poller's turn: true if something has come. */
@@ -102,10 +109,10 @@ static bool poll_once(struct rdma *s, bool for_send, uint64_t deadline)
 {
 	uint64_t before = marks(s);
 
-	arm(s, s->recv_cq);
+	arm(s, s->recv_cq, &s->recv_events);
 	drain(s);
 	if (for_send || s->send_waiters || s->starved) {
-		arm(s, s->send_cq);
+		arm(s, s->send_cq, &s->send_events);
 		drain(s);
 	}
 	if (marks(s) != before)
@@ -113,6 +120,11 @@ static bool poll_once(struct rdma *s, bool for_send, uint64_t deadline)
 	sleep_on_all(s, deadline);
 	s->deaf = false;
 	drain(s);
+	if (s->polled && marks(s) == before) {
+		/* the event was of something seen before, and the descriptor must tell of the next */
+		arm(s, s->recv_cq, &s->recv_events);
+		drain(s);
+	}
 	return marks(s) != before;
 }
 
@@ -124,7 +136,7 @@ static int follow(struct rdma *s, bool for_send, uint64_t deadline)
 	if (for_send)
 		s->send_waiters++;
 	if (for_send || s->starved) {
-		arm(s, s->send_cq);
+		arm(s, s->send_cq, &s->send_events);
 		rdma_drain_send(s);
 	}
 	if (marks(s) == before)
