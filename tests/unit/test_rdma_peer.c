@@ -15,6 +15,7 @@
 #include "rdma_private.h"
 #include "rdma_raw.h"
 
+#define MIB (1u << 20)
 #define WAIT_MS 20000u
 
 static struct tp_params params;
@@ -100,6 +101,35 @@ static bool raw_gets(enum rdma_kind kind, unsigned ms)
 		usleep(1000);
 	} while (now_ns() < deadline);
 	return false;
+}
+
+static void raw_announces(uint64_t len)
+{
+	const struct rdma_window_entry e = { .window = to_be32(0),
+					     .address = to_be64((uintptr_t)raw.scratch),
+					     .len = to_be64(len),
+					     .generation = to_be32(1) };
+
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_WINDOW, 1, &e, sizeof(e)));
+}
+
+static int receive_until(uint64_t deadline)
+{
+	int r;
+
+	do
+		r = receive(deadline);
+	while (r == 0);
+	return r;
+}
+
+/* Our side has ended it for the peer's fault, and the peer knows why. */
+static void breached(const char *part)
+{
+	cr_assert_eq(receive_until(deadline_in_ms(WAIT_MS)), -EPROTO, "%s", err.msg);
+	cr_assert(strstr(err.msg, part), "%s", err.msg);
+	cr_assert(raw_gets(RDMA_BREACH, WAIT_MS));
+	cr_assert(strstr(raw.breach, part), "%s", raw.breach);
 }
 
 /* -- a good peer -- */
@@ -242,5 +272,160 @@ Test(peer, poll_fd_after_another_poller)
 	rdma_raw_tell(&raw, 1, RDMA_MESSAGE, 0, "x", 1);
 	cr_assert_eq(poll(&p, 1, 1000), 1);
 	cr_assert_eq(receive(now_ns()), 0, "%s", err.msg);
+	close_all();
+}
+
+/* -- what a peer says -- */
+
+/* In manual mode: what the raw peer has posted on a lane comes, and nothing else happens. */
+static void step_raw(uint32_t lane)
+{
+	struct fabric_choice ch[64];
+	unsigned n, i;
+
+	do {
+		n = fabric_choices(ch, 64);
+		for (i = 0; i < n; i++)
+			if (ch[i].kind == FABRIC_DELIVER ||
+			    (ch[i].kind == FABRIC_EXECUTE && ch[i].qp_num == raw.lane[lane].id->qp->qp_num))
+				break;
+		if (i < n)
+			fabric_step(i);
+	} while (i < n);
+}
+
+Test(peer, messages_without_credit)
+{
+	open_with(2);
+	for (unsigned i = 0; i < 9; i++)
+		cr_assert(rdma_raw_tell(&raw, 1, RDMA_MESSAGE, 0, "x", 1));
+	breached("credit");
+	close_all();
+}
+
+Test(peer, control_messages_without_credit)
+{
+	open_with(2);
+	for (unsigned i = 0; i < RDMA_CONTROL_CREDITS + 1; i++)
+		raw_announces(MIB);
+	breached("credit");
+	close_all();
+}
+
+/* A message that waits for room is not on its way: nobody can be done with it. */
+Test(peer, credit_for_what_was_not_sent)
+{
+	struct rdma_head head;
+	pthread_t t;
+	int got = 1;
+
+	params.sq_depth = 4;
+	open_with(2);
+	fabric_manual();
+	for (unsigned i = 0; i < 4; i++)
+		cr_assert_eq(say(1, deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+	cr_assert_eq(pthread_create(&t, NULL, sender, &got), 0);
+	usleep(50000);
+	head = rdma_raw_head(&raw, 1, RDMA_CREDIT, 0, 0);
+	head.taken = to_be64(5);
+	rdma_raw_say(&raw, 1, &head, NULL, 0);
+	step_raw(1);
+	cr_assert_eq(receive(deadline_in_ms(WAIT_MS)), -EPROTO, "%s", err.msg);
+	pthread_join(t, NULL);
+	cr_assert_eq(got, -EPROTO);
+	fabric_immediate();
+	close_all();
+}
+
+/* The peer's last word counts, whoever notices first that it has gone. */
+Test(peer, breach_behind_a_failed_send)
+{
+	struct fabric_choice ch[64];
+	unsigned n;
+
+	open_with(2);
+	fabric_manual();
+	cr_assert_eq(say(1, deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_BREACH, 0, "it was too much", 15));
+	step_raw(0);
+	for (uint32_t i = 0; i < 2; i++) {
+		raw.f->disconnect(raw.lane[i].id);
+		raw.f->destroy_qp(raw.lane[i].id);
+	}
+	n = fabric_choices(ch, 64);
+	for (unsigned i = 0; i < n; i++)
+		if (ch[i].kind == FABRIC_TIMEOUT && ch[i].qp_num) {
+			fabric_step(i);
+			break;
+		}
+	tp_completed(c, 1); /* looks at completions of sends only */
+	cr_assert_eq(receive(deadline_in_ms(WAIT_MS)), -ECONNRESET);
+	cr_assert(strstr(err.msg, "it was too much"), "%s", err.msg);
+	fabric_immediate();
+	close_all();
+}
+
+Test(peer, breach_is_printable)
+{
+	open_with(2);
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_BREACH, 0, "a\x9b\x1b[31m\xff", 8));
+	cr_assert_eq(receive(deadline_in_ms(WAIT_MS)), -ECONNRESET);
+	cr_assert(strstr(err.msg, "a??[31m?"), "%s", err.msg);
+	close_all();
+}
+
+static void *stepper(void *arg)
+{
+	_Atomic bool *stop = arg;
+
+	while (!*stop) {
+		usleep(20000);
+		fabric_settle();
+	}
+	return NULL;
+}
+
+/* tp_close() while the device takes its time. */
+static void close_slowly(void)
+{
+	_Atomic bool stop = false;
+	pthread_t t;
+
+	rdma_linger_ms = 5000;
+	cr_assert_eq(pthread_create(&t, NULL, stepper, &stop), 0);
+	tp_close(c);
+	c = NULL;
+	stop = true;
+	pthread_join(t, NULL);
+	fabric_immediate();
+}
+
+/* The peer learns why, also when the connection is closed at once. */
+Test(peer, breach_before_close)
+{
+	open_with(2);
+	fabric_manual();
+	cr_assert(rdma_raw_tell(&raw, 0, 99, 0, NULL, 0));
+	step_raw(0);
+	cr_assert_eq(receive(deadline_in_ms(WAIT_MS)), -EPROTO);
+	close_slowly();
+	cr_assert(raw_gets(RDMA_BREACH, 0));
+	close_all();
+}
+
+/* All slots are under way when the last word is due. */
+Test(peer, close_waits_for_a_slot)
+{
+	unsigned closed = 0;
+
+	params.credits = 1;
+	open_with(2);
+	fabric_manual();
+	for (unsigned i = 0; i < 5; i++)
+		cr_assert_eq(say(1, deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+	close_slowly();
+	while (raw_gets(RDMA_CLOSE, 0))
+		closed++;
+	cr_assert_eq(closed, 2);
 	close_all();
 }

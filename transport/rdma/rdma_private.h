@@ -85,6 +85,8 @@ struct lane {
 	unsigned nr_slots;
 	uint64_t sent, returned; /* messages: number of the last; the peer's application is done with */
 	uint64_t control_sent, control_returned;
+	uint64_t sent_posted, control_posted; /* of these: the device has them, so that the peer may have */
+	bool said_close;
 	bool ask; /* tp_settle(): a credit is to be asked for */
 	uint64_t asked; /* for that message */
 
@@ -183,6 +185,7 @@ struct rdma {
 	struct rdma_window_entry announcement[TP_WINDOWS_MAX];
 	int given; /* lane of the message that tp_recv() gave last, -1 */
 	bool failed; /* a work request failed: it is over, @lost says why, when what has come in was dispatched */
+	bool breached; /* the peer is told so; @lane 0 has the sentence */
 	bool over; /* nothing more comes in: @lost says why, told when the arrivals are empty */
 	struct ft_error lost;
 
@@ -269,6 +272,7 @@ void rdma_deaf(struct rdma *s);
  * is still handed out.  rdma_breach - it was the peer's fault, who is told. */
 void rdma_break(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
 void rdma_over(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
+void rdma_last_word(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4); /* the same, by the peer: it counts more than a failure */
 void rdma_fail(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4); /* the same, by whoever sees it first: not the poller */
 void rdma_breach(struct rdma *s, const char *fmt, ...) FT_PRINTF(2, 3);
 

@@ -66,7 +66,7 @@ static void on_close(struct rdma *s, struct lane *l, uint64_t number)
 	for (uint32_t i = 0; i < s->conn.lanes; i++)
 		all = all && s->lane[i].closed;
 	if (all)
-		rdma_over(s, -ENODATA, "the peer has closed");
+		rdma_last_word(s, -ENODATA, "the peer has closed");
 }
 
 static void on_breach(struct rdma *s, const uint8_t *body, uint32_t len)
@@ -75,9 +75,9 @@ static void on_breach(struct rdma *s, const uint8_t *body, uint32_t len)
 	size_t n = len < sizeof(text) - 1 ? len : sizeof(text) - 1;
 
 	for (size_t i = 0; i < n; i++)
-		text[i] = body[i] < ' ' || body[i] == 0x7f ? '?' : (char)body[i];
+		text[i] = body[i] >= ' ' && body[i] <= '~' ? (char)body[i] : '?';
 	text[n] = '\0';
-	rdma_over(s, -ECONNRESET, "the peer gave up: %s", text);
+	rdma_last_word(s, -ECONNRESET, "the peer gave up: %s", text);
 }
 
 static void on_control(struct rdma *s, enum rdma_kind kind, uint32_t count, uint32_t len, const void *body)
@@ -116,13 +116,14 @@ static bool take_credits(struct rdma *s, struct lane *l, const struct rdma_head 
 {
 	uint64_t taken = from_be64(head->taken), control = from_be64(head->control_taken);
 
-	if (taken < l->returned || taken > l->sent || control < l->control_returned || control > l->control_sent) {
+	if (taken < l->returned || taken > l->sent_posted || control < l->control_returned ||
+	    control > l->control_posted) {
 		rdma_breach(s,
 			    "credits of lane %u say %llu of %llu messages (were %llu) and %llu of %llu control "
 			    "messages (were %llu)",
-			    l->index, (unsigned long long)taken, (unsigned long long)l->sent,
+			    l->index, (unsigned long long)taken, (unsigned long long)l->sent_posted,
 			    (unsigned long long)l->returned, (unsigned long long)control,
-			    (unsigned long long)l->control_sent, (unsigned long long)l->control_returned);
+			    (unsigned long long)l->control_posted, (unsigned long long)l->control_returned);
 		return false;
 	}
 	l->returned = taken;
@@ -146,7 +147,16 @@ static void arrived(struct rdma *s, struct lane *l, unsigned slot, uint32_t len)
 		event_raise(s->ready_fd);
 }
 
-/* Who sends more than he has credits for would meet an empty receive queue; so this looks only at numbers. */
+/* Who sends without a credit uses up receives that are there for other words. */
+static bool has_credit(struct rdma *s, const struct lane *l, const char *what, uint64_t out, uint64_t credits)
+{
+	if (out < credits)
+		return true;
+	rdma_breach(s, "%s on lane %u without a credit: %llu are on their way", what, l->index,
+		    (unsigned long long)out + 1);
+	return false;
+}
+
 static void on_message(struct rdma *s, struct lane *l, unsigned slot, uint32_t byte_len)
 {
 	const struct rdma_head *head = (const struct rdma_head *)slot_memory(l, slot);
@@ -168,7 +178,8 @@ static void on_message(struct rdma *s, struct lane *l, unsigned slot, uint32_t b
 		return;
 	rdma_count(&s->bytes_received, byte_len);
 	if (kind == RDMA_MESSAGE) {
-		if (!number_is(s, l, "message", number, l->received))
+		if (!number_is(s, l, "message", number, l->received) ||
+		    !has_credit(s, l, "message", l->received - l->taken, s->limits.credits_ours))
 			return;
 		l->received++;
 		return arrived(s, l, slot, len);
@@ -182,7 +193,8 @@ static void on_message(struct rdma *s, struct lane *l, unsigned slot, uint32_t b
 		on_breach(s, body, len);
 	} else if (kind < RDMA_WINDOW || kind > RDMA_UNREGISTERED || l->index != 0) {
 		return rdma_breach(s, "a message of kind %u on lane %u", kind, l->index);
-	} else if (number_is(s, l, "control message", number, l->control_received)) {
+	} else if (number_is(s, l, "control message", number, l->control_received) &&
+		   has_credit(s, l, "control message", l->control_received - l->control_told, RDMA_CONTROL_CREDITS)) {
 		on_control(s, (enum rdma_kind)kind, count, len, body);
 		l->control_received++; /* dealt with */
 	}

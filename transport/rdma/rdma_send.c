@@ -23,6 +23,11 @@
 #define WR_LANE_SHIFT 56
 #define WR_NUMBER ((UINT64_C(1) << WR_LANE_SHIFT) - 1)
 
+static bool is_control(enum rdma_kind kind)
+{
+	return kind >= RDMA_WINDOW && kind <= RDMA_UNREGISTERED;
+}
+
 static struct entry *entry_at(struct lane *l, uint64_t i)
 {
 	return &l->entry[i % RDMA_QUEUE];
@@ -173,8 +178,12 @@ static void on_posted(struct rdma *s, struct lane *l, uint64_t at, bool signaled
 		stamped(l);
 	else
 		rdma_count(&s->writes, 1);
-	if (e->kind == RDMA_MESSAGE)
+	if (e->kind == RDMA_MESSAGE) {
+		l->sent_posted++;
 		rdma_count(&s->messages_sent, 1);
+	}
+	if (is_control(e->kind))
+		l->control_posted++;
 	rdma_count(&s->bytes_sent, e->len);
 }
 
@@ -210,17 +219,12 @@ static bool postable(const struct entry *e)
 	return !e->chunk || e->chunk->state == CHUNK_READY;
 }
 
-static bool is_control(enum rdma_kind kind)
-{
-	return kind >= RDMA_WINDOW && kind <= RDMA_UNREGISTERED;
-}
-
 /* Keys, and credits for control messages, must get past the writes that wait for keys.  A question is about the messages before it. */
 static bool overtakes(const struct lane *l, const struct entry *e)
 {
 	const struct rdma_head *head = (const struct rdma_head *)l->slot[e->slot].memory;
 
-	return is_control(e->kind) || (e->kind == RDMA_CREDIT && !head->count.be);
+	return is_control(e->kind) || (e->kind == RDMA_CREDIT && !head->count.be) || e->kind == RDMA_BREACH;
 }
 
 static void post_queued(struct rdma *s, struct lane *l)
@@ -809,45 +813,60 @@ static bool is_deaf(const struct rdma *s)
 	return false;
 }
 
-static bool all_done(const struct rdma *s)
+/* The last word of each lane, as far as there is room for it. */
+static bool say_close(struct rdma *s)
 {
-	for (uint32_t i = 0; i < s->conn.lanes; i++)
-		if (s->lane[i].nr_queued || s->lane[i].sq_done < s->lane[i].sq_posted)
-			return false;
-	return true;
+	bool all = true;
+
+	for (uint32_t i = 0; i < s->conn.lanes; i++) {
+		struct lane *l = &s->lane[i];
+
+		if (!l->said_close) {
+			drop_blocked(s, l);
+			l->said_close = rdma_say(s, l, RDMA_CLOSE, 0, NULL, 0);
+		}
+		rdma_pump(s, l, true);
+		all = all && l->said_close && !l->nr_queued && l->sq_done == l->sq_posted;
+	}
+	return all;
 }
 
-/* The last words of each lane, and some time for the device to bring them over.  No thread is inside any more, and the fate of the
- * connection is "cancelled": posting goes on all the same. */
+/* That the peer has broken the rules was said before, and nothing more is. */
+static bool say_breach(struct rdma *s)
+{
+	struct lane *l = &s->lane[0];
+
+	if (l->nr_queued)
+		post_queued(s, l);
+	return l->sq_done == l->sq_posted;
+}
+
+/* The last words, and some time for the device to bring them over.  No thread is inside any more, and the fate of the connection is
+ * "cancelled": posting goes on all the same. */
 void rdma_goodbye(struct rdma *s)
 {
 	uint64_t until = deadline_in_ms(rdma_linger_ms);
 	struct pollfd p = { .fd = s->send_channel->fd, .events = POLLIN };
+	bool deaf;
 
 	pthread_mutex_lock(&s->lock);
 	rdma_conn_events(s);
 	rdma_drain_recv(s);
 	rdma_drain_send(s);
-	if (atomic_load(&s->conn.code_tx) == 0 && !is_deaf(s)) {
-		atomic_store(&s->conn.cancelled, false);
-		for (uint32_t i = 0; i < s->conn.lanes; i++) {
-			drop_blocked(s, &s->lane[i]);
-			rdma_say(s, &s->lane[i], RDMA_CLOSE, 0, NULL, 0);
-		}
-		while (!all_done(s) && atomic_load(&s->conn.code_tx) == 0 && now_ns() < until) {
-			struct ibv_cq *cq;
-			void *context;
+	deaf = is_deaf(s);
+	atomic_store(&s->conn.cancelled, false);
+	while (!deaf && !s->failed && (s->breached || atomic_load(&s->conn.code_tx) == 0)) {
+		struct ibv_cq *cq;
+		void *context;
 
-			s->fabric->req_notify_cq(s->send_cq, 0);
-			rdma_drain_send(s);
-			for (uint32_t i = 0; i < s->conn.lanes; i++)
-				rdma_pump(s, &s->lane[i], true);
-			if (!all_done(s))
-				poll(&p, 1, 2);
-			while (s->fabric->get_cq_event(s->send_channel, &cq, &context) == 0)
-				s->send_events.taken++;
-		}
-		atomic_store(&s->conn.cancelled, true);
+		s->fabric->req_notify_cq(s->send_cq, 0);
+		rdma_drain_send(s);
+		if ((s->breached ? say_breach(s) : say_close(s)) || now_ns() >= until)
+			break;
+		poll(&p, 1, 2);
+		while (s->fabric->get_cq_event(s->send_channel, &cq, &context) == 0)
+			s->send_events.taken++;
 	}
+	atomic_store(&s->conn.cancelled, true);
 	pthread_mutex_unlock(&s->lock);
 }

@@ -237,8 +237,6 @@ static void lose(struct rdma *s, int code, const char *fmt, va_list ap)
 {
 	struct ft_error why;
 
-	if (s->over || (s->failed && code != -ENODATA))
-		return;
 	sentence(&s->lost, code, fmt, ap);
 	why = s->lost;
 	if (code == -ENODATA)
@@ -251,7 +249,19 @@ void rdma_over(struct rdma *s, int code, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	lose(s, code, fmt, ap);
+	if (!s->over && !s->failed)
+		lose(s, code, fmt, ap);
+	va_end(ap);
+	s->over = true;
+}
+
+void rdma_last_word(struct rdma *s, int code, const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	if (!s->over)
+		lose(s, code, fmt, ap);
 	va_end(ap);
 	s->over = true;
 }
@@ -262,7 +272,8 @@ void rdma_fail(struct rdma *s, int code, const char *fmt, ...)
 	va_list ap;
 
 	va_start(ap, fmt);
-	lose(s, code, fmt, ap);
+	if (!s->over && !s->failed)
+		lose(s, code, fmt, ap);
 	va_end(ap);
 	s->failed = true;
 }
@@ -276,6 +287,6 @@ void rdma_breach(struct rdma *s, const char *fmt, ...)
 	sentence(&why, -EPROTO, fmt, ap);
 	va_end(ap);
 	if (conn_fate_tx(&s->conn, NULL) == 0)
-		rdma_say(s, &s->lane[0], RDMA_BREACH, 0, why.msg, strlen(why.msg));
+		s->breached = rdma_say(s, &s->lane[0], RDMA_BREACH, 0, why.msg, strlen(why.msg));
 	conn_break(&s->conn, &why, NULL);
 }
