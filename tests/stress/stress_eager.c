@@ -494,7 +494,7 @@ static void run_plain(uint64_t epochs)
 	pair_wait_applied(&p, epochs);
 	pair_check_compared(&p);
 	pthread_mutex_lock(&e.lock);
-	if (!e.waited)
+	if (!e.settles)
 		LOCKED_DIE("%" PRIu64 " rounds were settled, %" PRIu64 " had to wait", e.settles, e.waited);
 	for (unsigned i = 0; i < CHUNKS_MAX; i++)
 		if (e.prepared[i] != e.written[i])
