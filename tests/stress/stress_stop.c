@@ -146,7 +146,8 @@ static void open_secondary_here(struct beside *b)
 	pair_open_sims(&b->pair, &opt);
 	pair_start_secondary(&b->pair);
 	CHECK(sim_client_create(&b->client) == 0, "no memory");
-	proc_start(&b->child, "primary", b->pair.address, silent(PRIMARY_SILENT));
+	/* time enough to hear from us again: who goes on alone earlier than that makes no promise */
+	proc_start(&b->child, "primary", b->pair.address, silent("suspect=20000,pause-max=1000"));
 	proc_expect(&b->child, "ready", rest, sizeof(rest));
 	pair_wait(b->pair.secondary, STATE(STANDBY));
 }
