@@ -7,7 +7,10 @@
 #include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include "clock.h"
@@ -89,6 +92,13 @@ static int say(uint32_t lane, uint64_t deadline)
 	return tp_send(c, lane, &one, 1, deadline, &err);
 }
 
+static int put(uint32_t lane, uint64_t offset, void *from, size_t len)
+{
+	struct iovec v = { from, len };
+
+	return tp_write(c, lane, 0, offset, &v, 1, NULL, deadline_in_ms(WAIT_MS), &err);
+}
+
 /* Until the raw peer has had a message of that kind; other ones are passed over. */
 static bool raw_gets(enum rdma_kind kind, unsigned ms)
 {
@@ -111,6 +121,25 @@ static void raw_announces(uint64_t len)
 					     .generation = to_be32(1) };
 
 	cr_assert(rdma_raw_tell(&raw, 0, RDMA_WINDOW, 1, &e, sizeof(e)));
+}
+
+/* Keys for all that was asked for in the message that has just come: those of the scratch memory. */
+static void raw_grants(void)
+{
+	const struct rdma_chunk_entry *asked = (const void *)raw.body;
+	struct rdma_key_entry e[RDMA_BATCH_MAX];
+	uint32_t n = from_be16(raw.head.count);
+
+	for (uint32_t i = 0; i < n; i++)
+		e[i] = (struct rdma_key_entry){ .chunk = asked[i], .rkey = to_be32(raw.mr->rkey) };
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_REGISTERED, n, e, n * sizeof(e[0])));
+}
+
+static void raw_lets_go(void)
+{
+	uint32_t n = from_be16(raw.head.count);
+
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_UNREGISTERED, n, raw.body, n * sizeof(struct rdma_chunk_entry)));
 }
 
 static int receive_until(uint64_t deadline)
@@ -427,5 +456,186 @@ Test(peer, close_waits_for_a_slot)
 	while (raw_gets(RDMA_CLOSE, 0))
 		closed++;
 	cr_assert_eq(closed, 2);
+	close_all();
+}
+
+/* -- keys -- */
+
+static void open_with_budget(uint32_t lanes, uint64_t budget, uint32_t capabilities)
+{
+	struct rdma_hello h;
+
+	open_listener();
+	rdma_raw_find(&raw, tp_listener_address(listener), lanes);
+	for (uint32_t i = 0; i < lanes; i++) {
+		rdma_raw_hello(&h, i, lanes);
+		h.pin_budget = to_be64(budget);
+		h.capabilities = to_be32(capabilities);
+		rdma_raw_ask(&raw, i, &h, sizeof(h));
+	}
+	accept_raw();
+}
+
+/* What a good peer does with what has come. */
+static void raw_serves(void)
+{
+	while (rdma_raw_next(&raw)) {
+		if (from_be16(raw.head.kind) == RDMA_REGISTER)
+			raw_grants();
+		else if (from_be16(raw.head.kind) == RDMA_UNREGISTER)
+			raw_lets_go();
+	}
+	rdma_raw_tell(&raw, 0, RDMA_CREDIT, 0, NULL, 0);
+}
+
+static uint64_t await_writes(uint32_t lane, uint64_t ticket)
+{
+	uint64_t done = 0;
+
+	for (unsigned i = 0; i < 200 && done < ticket; i++) {
+		tp_wait_completed(c, lane, ticket, deadline_in_ms(2), &err);
+		raw_serves();
+		receive(now_ns());
+		done = tp_completed(c, lane);
+	}
+	return done;
+}
+
+static uint8_t source[4096];
+
+static void open_for_writing(uint32_t lanes)
+{
+	open_with_budget(lanes, 4 * MIB, RDMA_CAP_CHUNKS);
+	cr_assert_eq(tp_memory(c, source, sizeof(source), &err), 0, "%s", err.msg);
+	raw_announces(8 * MIB);
+}
+
+/* Writes that are gathered on one lane hold the keys that another lane waits for. */
+Test(peer, gathered_writes_and_another_lane)
+{
+	open_for_writing(3);
+	for (unsigned i = 0; i < 4; i++)
+		cr_assert_eq(put(1, i * MIB, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(await_writes(1, 4), 4, "%s", err.msg);
+	for (unsigned i = 0; i < 4; i++)
+		cr_assert_eq(put(1, i * MIB, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(put(2, 4 * MIB, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(await_writes(2, 1), 1, "%s", err.msg);
+	close_all();
+}
+
+/* A message waits for a write, the write for a key, and all keys are held by writes behind the message. */
+Test(peer, writes_behind_a_message_hold_all_keys)
+{
+	pthread_t t;
+	int got = 1;
+
+	open_for_writing(2);
+	for (unsigned i = 0; i < 5; i++)
+		cr_assert_eq(put(1, i * MIB, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(pthread_create(&t, NULL, sender, &got), 0);
+	usleep(50000);
+	for (unsigned i = 0; i < 4; i++)
+		cr_assert_eq(put(1, i * MIB, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(await_writes(1, 9), 9, "%s", err.msg);
+	pthread_join(t, NULL);
+	cr_assert_eq(got, 0);
+	close_all();
+}
+
+/* An answer must be about all that was asked, or what is left out would wait for ever. */
+Test(peer, answer_is_too_short)
+{
+	struct rdma_key_entry e = { .rkey = to_be32(raw.mr ? raw.mr->rkey : 0) };
+
+	open_for_writing(2);
+	for (unsigned i = 0; i < 2; i++)
+		tp_prepare(c, 0, i * MIB, MIB);
+	cr_assert_eq(receive(now_ns()), -ETIMEDOUT);
+	tp_prepare(c, 0, 0, 2 * MIB);
+	cr_assert_eq(receive(now_ns()), -ETIMEDOUT);
+	cr_assert(raw_gets(RDMA_REGISTER, WAIT_MS));
+	cr_assert_eq(from_be16(raw.head.count), 2);
+	memcpy(&e.chunk, raw.body, sizeof(e.chunk));
+	e.rkey = to_be32(raw.mr->rkey);
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_REGISTERED, 1, &e, sizeof(e)));
+	breached("answer");
+	close_all();
+}
+
+/* A window is opened anew while the peer asks for a key of the old one: it is told so before it gets its answer, which would else be taken for
+ * one about the new one. */
+Test(peer, window_before_answer)
+{
+	static uint8_t memory[2][4096];
+	const struct rdma_chunk_entry e = { .window = to_be32(0), .generation = to_be32(1) };
+	bool told = false;
+
+	open_with(2);
+	for (uint32_t i = 0; i < RDMA_CONTROL_CREDITS; i++)
+		cr_assert_eq(tp_window_open(c, i, memory[0], sizeof(memory[0]), &err), 0, "%s", err.msg);
+	tp_window_close(c, 0);
+	cr_assert_eq(tp_window_open(c, 0, memory[1], sizeof(memory[1]), &err), 0, "%s", err.msg);
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_REGISTER, 1, &e, sizeof(e)));
+	cr_assert_eq(receive(now_ns()), -ETIMEDOUT);
+	while (rdma_raw_next(&raw))
+		;
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_CREDIT, 0, NULL, 0));
+	cr_assert_eq(receive(now_ns()), -ETIMEDOUT);
+	while (rdma_raw_next(&raw)) {
+		told = told || from_be16(raw.head.kind) == RDMA_WINDOW;
+		if (from_be16(raw.head.kind) == RDMA_REGISTERED)
+			cr_assert(told, "the answer came first");
+	}
+	cr_assert(told);
+	close_all();
+}
+
+/* -- memory -- */
+
+/* A peer that wants whole windows does not get more pinned than this side's budget. */
+Test(peer, whole_within_budget)
+{
+	void *memory = mmap(NULL, 8 * MIB, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	struct tp_info info;
+
+	params.pin_budget = 4 * MIB;
+	open_with_budget(2, 0, 0);
+	tp_info(c, &info);
+	cr_assert_str_eq(info.registration, "whole");
+	cr_assert_eq(tp_window_open(c, 0, memory, 2 * MIB, &err), 0, "%s", err.msg);
+	cr_assert_eq(tp_window_open(c, 1, memory, 3 * MIB, &err), -ENOMEM, "%s", err.msg);
+	cr_assert(strstr(err.msg, "rdma-pin-budget"), "%s", err.msg);
+	cr_assert_eq(tp_mirror(c, 0, memory, 8 * MIB, &err), -ENOMEM, "%s", err.msg);
+	cr_assert(strstr(err.msg, "rdma-pin-budget"), "%s", err.msg);
+	close_all();
+	munmap(memory, 8 * MIB);
+}
+
+static size_t resident(void)
+{
+	unsigned long size = 0, pages = 0;
+	FILE *f = fopen("/proc/self/statm", "r");
+
+	cr_assert(f && fscanf(f, "%lu %lu", &size, &pages) == 2);
+	fclose(f);
+	return pages * 4096;
+}
+
+/* Windows of a size that nobody has cost nothing as long as nothing is written to them. */
+Test(peer, huge_windows)
+{
+	struct rdma_window_entry e[TP_WINDOWS_MAX];
+	size_t before;
+
+	open_with(2);
+	for (uint32_t i = 0; i < TP_WINDOWS_MAX; i++)
+		e[i] = (struct rdma_window_entry){ .window = to_be32(i),
+						   .len = to_be64(UINT64_C(1) << 40),
+						   .generation = to_be32(1) };
+	before = resident();
+	cr_assert(rdma_raw_tell(&raw, 0, RDMA_WINDOW, TP_WINDOWS_MAX, e, sizeof(e)));
+	cr_assert_eq(receive(now_ns()), -ETIMEDOUT, "%s", err.msg);
+	cr_assert_lt(resident() - before, 300 * MIB);
 	close_all();
 }

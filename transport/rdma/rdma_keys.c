@@ -8,7 +8,8 @@
  *
  * Must hold
  *   - pinned_remote never exceeds the budget: it counts a chunk from before it is asked for until the peer has answered that it let go;
- *   - a chunk with writes queued is not chosen for unpinning, so each write that got its key is posted;
+ *   - a chunk with writes queued is not chosen for unpinning, so each write that got its key is posted; but if all keys are held by writes
+ *     that stand behind a message, and that behind a write that waits for a key, one is taken from them;
  *   - a chunk is on at most one list, that of its state. */
 #include <errno.h>
 #include <stdlib.h>
@@ -16,8 +17,6 @@
 
 #include "faultpoint.h"
 #include "rdma_private.h"
-
-#define REQUESTS_MAX 2u /* of each kind without an answer: what comes meanwhile gathers in the next */
 
 /* -- lists -- */
 
@@ -112,8 +111,10 @@ static void make_room(struct rdma *s, uint64_t more, bool soon)
 	}
 }
 
-void rdma_key_want(struct rdma *s, struct chunk *c, bool soon)
+void rdma_key_want(struct rdma *s, uint32_t window, struct chunk *c, bool soon)
 {
+	c->window = window;
+	s->remote[window].touched = true;
 	if (!soon) {
 		c->queued++;
 		c->fresh = false;
@@ -163,8 +164,10 @@ static struct chunk *grantable(struct rdma *s)
 
 	while (c && over_budget(s, size_of(s, c))) {
 		make_room(s, size_of(s, c), !c->queued);
-		if (c->queued)
-			return NULL; /* until those being unpinned are gone */
+		if (c->queued) { /* until those being unpinned are gone */
+			s->pressed = s->pinned_remote - s->unpinning + size_of(s, c) > s->key_budget;
+			return NULL;
+		}
 		/* only asked for ahead: it is not worth waiting for */
 		list_remove(&s->want_first, &s->want_last, c);
 		c->state = CHUNK_NONE;
@@ -179,7 +182,7 @@ static void ask_for_keys(struct rdma *s)
 	struct chunk *c;
 	uint32_t n = 0;
 
-	if (!s->want_first || s->registers_out >= REQUESTS_MAX || !rdma_may_say(s, &s->lane[0], RDMA_REGISTER))
+	if (!s->want_first || s->registers_out >= RDMA_REQUESTS || !rdma_may_say(s, &s->lane[0], RDMA_REGISTER))
 		return;
 	while (n < RDMA_BATCH_MAX && (c = grantable(s))) {
 		list_remove(&s->want_first, &s->want_last, c);
@@ -188,7 +191,7 @@ static void ask_for_keys(struct rdma *s)
 		entry[n++] = entry_of(s, c);
 	}
 	if (n && rdma_say(s, &s->lane[0], RDMA_REGISTER, n, entry, n * sizeof(entry[0])))
-		s->registers_out++;
+		s->register_count[s->registers_out++] = n;
 }
 
 static void tell_unpinned(struct rdma *s)
@@ -196,7 +199,7 @@ static void tell_unpinned(struct rdma *s)
 	struct rdma_chunk_entry entry[RDMA_BATCH_MAX];
 	uint32_t n = 0;
 
-	if (!s->unpin_first || s->unregisters_out >= REQUESTS_MAX || !rdma_may_say(s, &s->lane[0], RDMA_UNREGISTER))
+	if (!s->unpin_first || s->unregisters_out >= RDMA_REQUESTS || !rdma_may_say(s, &s->lane[0], RDMA_UNREGISTER))
 		return;
 	while (n < RDMA_BATCH_MAX && s->unpin_first) {
 		struct chunk *c = s->unpin_first;
@@ -206,12 +209,36 @@ static void tell_unpinned(struct rdma *s)
 		entry[n++] = entry_of(s, c);
 	}
 	if (rdma_say(s, &s->lane[0], RDMA_UNREGISTER, n, entry, n * sizeof(entry[0])))
-		s->unregisters_out++;
+		s->unregister_count[s->unregisters_out++] = n;
+}
+
+/* Nothing will come free by itself: all keys are held by writes that cannot be posted, although the device has room. */
+static bool is_locked(const struct rdma *s)
+{
+	if (s->unpinning || s->registers_out || s->starved || s->deaf)
+		return false;
+	for (const struct chunk *c = s->lru_first; c; c = c->next)
+		if (c->on_wire || !c->queued)
+			return false;
+	return s->lru_first;
+}
+
+/* Keys are wanted, and writes hold them all.  Those that are only gathered go at once. */
+static void relieve(struct rdma *s)
+{
+	s->pressed = false;
+	for (uint32_t i = 0; i < s->conn.lanes; i++)
+		s->lane[i].stuck = s->lane[i].nr_queued;
+	rdma_pump_all(s);
+	if (is_locked(s))
+		unpin(s, s->lru_first);
 }
 
 void rdma_keys_control(struct rdma *s)
 {
 	ask_for_keys(s);
+	if (s->pressed)
+		relieve(s);
 	tell_unpinned(s);
 }
 
@@ -292,11 +319,21 @@ static void granted(struct rdma *s, struct chunk *c, uint32_t rkey)
 	unpin(s, c); /* comes back when the peer has let go, if it is still wanted */
 }
 
+/* Answers come in the order of the questions, and leave nothing out: what is left out would wait for ever. */
+static bool answers(struct rdma *s, const char *what, unsigned *out, uint32_t *asked, uint32_t count)
+{
+	if (!*out || count != asked[0]) {
+		rdma_breach(s, "an answer for %u %s, %u were asked for", count, what, *out ? asked[0] : 0);
+		return false;
+	}
+	memmove(asked, asked + 1, --*out * sizeof(*asked));
+	return true;
+}
+
 void rdma_keys_on_registered(struct rdma *s, const struct rdma_key_entry *e, uint32_t count)
 {
-	if (!s->registers_out)
-		return rdma_breach(s, "keys that were not asked for");
-	s->registers_out--;
+	if (!answers(s, "keys", &s->registers_out, s->register_count, count))
+		return;
 	for (uint32_t i = 0; i < count; i++, e++) {
 		bool old;
 		struct chunk *c = named(s, &e->chunk, CHUNK_ASKED, &old);
@@ -316,9 +353,8 @@ void rdma_keys_on_registered(struct rdma *s, const struct rdma_key_entry *e, uin
 
 void rdma_keys_on_unregistered(struct rdma *s, const struct rdma_chunk_entry *e, uint32_t count)
 {
-	if (!s->unregisters_out)
-		return rdma_breach(s, "an answer to no unpinning");
-	s->unregisters_out--;
+	if (!answers(s, "unpinned chunks", &s->unregisters_out, s->unregister_count, count))
+		return;
 	for (uint32_t i = 0; i < count; i++, e++) {
 		bool old;
 		struct chunk *c = named(s, e, CHUNK_TOLD, &old);
@@ -340,10 +376,12 @@ void rdma_keys_on_unregistered(struct rdma *s, const struct rdma_chunk_entry *e,
 /* All chunks of a window that the peer has closed.  False: writes to it are under way. */
 static bool forget(struct rdma *s, struct remote_window *w)
 {
-	for (uint32_t i = 0; i < w->nr_chunks; i++)
+	uint32_t nr = w->touched ? w->nr_chunks : 0;
+
+	for (uint32_t i = 0; i < nr; i++)
 		if (w->chunk[i].queued || w->chunk[i].on_wire)
 			return false;
-	for (uint32_t i = 0; i < w->nr_chunks; i++) {
+	for (uint32_t i = 0; i < nr; i++) {
 		struct chunk *c = &w->chunk[i];
 
 		switch (c->state) {
@@ -371,7 +409,7 @@ static bool forget(struct rdma *s, struct remote_window *w)
 	free(w->chunk);
 	w->chunk = NULL;
 	w->nr_chunks = 0;
-	w->open = false;
+	w->open = w->touched = false;
 	return true;
 }
 
@@ -389,8 +427,6 @@ static void open_window(struct rdma *s, uint32_t id, const struct rdma_window_en
 			return rdma_break(s, -ENOMEM, "no memory for the %llu chunks of window %u",
 					  (unsigned long long)n, id);
 		w->nr_chunks = (uint32_t)n;
-		for (uint32_t i = 0; i < w->nr_chunks; i++)
-			w->chunk[i].window = id;
 	}
 	w->rkey = from_be32(e->rkey);
 	w->address = from_be64(e->address);
@@ -418,7 +454,7 @@ void rdma_keys_fini(struct rdma *s)
 	for (uint32_t id = 0; id < TP_WINDOWS_MAX; id++) {
 		struct remote_window *w = &s->remote[id];
 
-		for (uint32_t i = 0; i < w->nr_chunks; i++)
+		for (uint32_t i = 0; w->touched && i < w->nr_chunks; i++)
 			rdma_dereg(s, w->chunk[i].mr);
 		free(w->chunk);
 	}
@@ -469,8 +505,12 @@ int rdma_op_mirror(struct tp_conn *c, uint32_t window, void *base, uint64_t len,
 	uint64_t ours = s->limits.pin_budget_ours;
 	int r;
 
-	if (!(s->limits.capabilities & RDMA_CAP_CHUNKS) || s->limits.capabilities & RDMA_CAP_ODP)
-		return rdma_op_memory(c, base, len, err); /* one key there, one here */
+	if (s->limits.capabilities & RDMA_CAP_ODP)
+		return rdma_op_memory(c, base, len, err);
+	if (!(s->limits.capabilities & RDMA_CAP_CHUNKS)) { /* one key there, one here */
+		r = rdma_check_budget(s, len, "mirrored memory", err);
+		return r ? r : rdma_op_memory(c, base, len, err);
+	}
 	r = rdma_check_memlock(s, ours && ours < len ? ours : len, "mirrored memory", err);
 	if (r)
 		return r;
@@ -497,7 +537,7 @@ void rdma_op_prepare(struct tp_conn *c, uint32_t window, uint64_t offset, uint64
 		uint64_t last = chunk_of(offset + len - 1, s->limits.chunk_shift);
 
 		for (uint64_t i = chunk_of(offset, s->limits.chunk_shift); i <= last; i++)
-			rdma_key_want(s, &w->chunk[i], true);
+			rdma_key_want(s, window, &w->chunk[i], true);
 	}
 	pthread_mutex_unlock(&s->lock);
 }

@@ -37,6 +37,7 @@ struct rdma_limits {
 	uint32_t signal_every, sq_depth;
 };
 
+#define RDMA_REQUESTS 2u /* of each kind without an answer: what comes meanwhile gathers in the next */
 #define RDMA_REPLIES 4u /* answers that wait for a control credit: two to requests for keys, two to unpinned chunks */
 
 enum entry_state { ENTRY_FREE = 0, ENTRY_QUEUED, ENTRY_POSTED, ENTRY_DONE };
@@ -106,6 +107,7 @@ struct arrival {
 /* The peer's window, as it told it. */
 struct remote_window {
 	bool open;
+	bool touched; /* a chunk was wanted; before that all are zeros, however many the peer says there are */
 	uint32_t rkey, generation;
 	uint64_t address, len;
 	struct chunk *chunk; /* nr_chunks; NULL: one key */
@@ -185,7 +187,7 @@ struct rdma {
 	struct remote_window remote[TP_WINDOWS_MAX];
 	pthread_mutex_t own_lock; /* guards own[]; taken before lock, never under it */
 	struct own_window own[TP_WINDOWS_MAX];
-	uint64_t own_pinned; /* chunks of own windows; guarded by own_lock */
+	uint64_t own_pinned; /* octets of own windows; guarded by own_lock */
 	struct local_range local[RDMA_LOCAL_MAX];
 	unsigned nr_local;
 
@@ -193,7 +195,9 @@ struct rdma {
 	struct chunk *lru_first, *lru_last; /* registered, oldest use first */
 	struct chunk *want_first, *want_last;	/* WANTED, first come first served */
 	struct chunk *unpin_first, *unpin_last; /* DRAINING and drained: to be told */
-	unsigned registers_out, unregisters_out; /* requests without an answer */
+	unsigned registers_out, unregisters_out; /* requests without an answer, */
+	uint32_t register_count[RDMA_REQUESTS], unregister_count[RDMA_REQUESTS]; /* and the chunks in each, oldest first */
+	bool pressed; /* chunks are wanted, and writes that are not posted hold all keys */
 	uint64_t pinned_remote; /* octets of the peer's chunks: ASKED, READY, DRAINING, TOLD */
 	uint64_t unpinning;	/* of these: DRAINING, TOLD */
 	uint64_t key_budget;	/* what pinned_remote is kept to; 0: no limit */
@@ -303,7 +307,7 @@ int rdma_op_recv(struct tp_conn *c, void *buf, uint32_t *lane, size_t *len, uint
  *    '------------------------------------------------------------------------------------------------------------------------------'
  *
  * Writes are posted in READY only; in DRAINING and TOLD, the states of being unpinned, they wait, while those to other chunks go on.
- * With writes queued a chunk is never chosen for unpinning. */
+ * With writes queued a chunk is not chosen for unpinning, unless all would wait for one another. */
 enum chunk_state { CHUNK_NONE = 0, CHUNK_WANTED, CHUNK_ASKED, CHUNK_READY, CHUNK_DRAINING, CHUNK_TOLD };
 
 struct chunk {
@@ -316,7 +320,7 @@ struct chunk {
 };
 
 /* rdma_key_want - a write to it was queued, or (@soon) will be: have it registered. */
-void rdma_key_want(struct rdma *s, struct chunk *c, bool soon);
+void rdma_key_want(struct rdma *s, uint32_t window, struct chunk *c, bool soon);
 /* rdma_key_unwant - a queued write was given up.  rdma_key_posted, rdma_key_done - of one write. */
 void rdma_key_unwant(struct rdma *s, struct chunk *c);
 void rdma_key_posted(struct rdma *s, struct chunk *c);
@@ -337,6 +341,8 @@ void rdma_op_prepare(struct tp_conn *c, uint32_t window, uint64_t offset, uint64
 
 /* -- rdma_window.c -- */
 
+/* rdma_check_budget - may @bytes be pinned as a whole?  Any thread. */
+int rdma_check_budget(struct rdma *s, uint64_t bytes, const char *what, struct ft_error *err);
 int rdma_op_window(struct tp_conn *c, uint32_t id, void *base, uint64_t len, struct ft_error *err);
 /* By the poller, lock held and given up meanwhile; the answer is put into s->reply.  False: the peer asked for nonsense (told). */
 void rdma_window_on_register(struct rdma *s, const struct rdma_chunk_entry *e, uint32_t count);

@@ -280,8 +280,9 @@ void rdma_control(struct rdma *s)
 {
 	if (!s->stands || conn_fate_tx(&s->conn, NULL))
 		return;
-	say_replies(s);
 	rdma_windows_control(s);
+	if (!s->announce) /* an answer about a window that is no more comes behind the news of the one that is */
+		say_replies(s);
 	rdma_keys_control(s);
 	for (uint32_t i = 0; i < s->conn.lanes; i++)
 		say_credit(s, &s->lane[i]);

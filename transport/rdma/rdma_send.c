@@ -462,7 +462,7 @@ static int queue_piece(struct rdma *s, struct lane *l, uint32_t window, uint64_t
 	l->queued_bytes += len;
 	e->chunk = chunk;
 	if (chunk) {
-		rdma_key_want(s, chunk, false);
+		rdma_key_want(s, window, chunk, false);
 		if (!postable(e))
 			l->stuck = true; /* to be posted when the key is there, whoever sees it come */
 	}

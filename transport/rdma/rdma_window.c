@@ -29,6 +29,8 @@ static int whole_access(const struct rdma *s)
 
 static void give_back(struct rdma *s, struct own_window *w)
 {
+	if (w->mr && !(whole_access(s) & IBV_ACCESS_ON_DEMAND))
+		s->own_pinned -= w->mr->length;
 	rdma_dereg_access(s, w->mr, whole_access(s));
 	for (uint32_t i = 0; i < w->nr_chunks; i++) {
 		if (w->chunk[i])
@@ -37,6 +39,18 @@ static void give_back(struct rdma *s, struct own_window *w)
 	}
 	free(w->chunk);
 	*w = (struct own_window){ .generation = w->generation };
+}
+
+/* Memory is pinned as a whole if either side wants it so. */
+int rdma_check_budget(struct rdma *s, uint64_t bytes, const char *what, struct ft_error *err)
+{
+	if (!s->limits.pin_budget_ours || bytes <= s->limits.pin_budget_ours)
+		return 0;
+	return err_set(err, -ENOMEM,
+		       "%s is registered as a whole, %llu octets, and rdma-pin-budget is %llu: choose "
+		       "rdma-registration chunks "
+		       "on both sides, or no budget",
+		       what, (unsigned long long)bytes, (unsigned long long)s->limits.pin_budget_ours);
 }
 
 static int open_whole(struct rdma *s, struct own_window *w, struct ft_error *err)
@@ -49,9 +63,16 @@ static int open_whole(struct rdma *s, struct own_window *w, struct ft_error *err
 			       "rdma-registration chunks",
 			       s->info.device, (unsigned long long)s->device.orig_attr.max_mr_size,
 			       (unsigned long long)w->len);
-	if (!(access & IBV_ACCESS_ON_DEMAND))
-		r = rdma_check_memlock(s, w->len, "registering the receive memory as a whole", err);
-	return r ? r : rdma_reg(s, w->base, w->len, access, "receive memory", &w->mr, err);
+	if (!(access & IBV_ACCESS_ON_DEMAND)) {
+		r = rdma_check_budget(s, s->own_pinned + w->len, "receive memory", err);
+		if (!r)
+			r = rdma_check_memlock(s, w->len, "registering the receive memory as a whole", err);
+	}
+	if (!r)
+		r = rdma_reg(s, w->base, w->len, access, "receive memory", &w->mr, err);
+	if (!r && !(access & IBV_ACCESS_ON_DEMAND))
+		s->own_pinned += w->len;
+	return r;
 }
 
 /* Nothing is registered yet, but whether it will be possible is known. */
