@@ -108,7 +108,7 @@ struct arrival {
 /* The peer's window, as it told it. */
 struct remote_window {
 	bool open;
-	bool touched; /* a chunk was wanted; before that none differs from 0, whatever the peer says how many there are */
+	bool touched; /* a chunk was wanted; before that all are zeros, however many the peer says there are */
 	uint32_t rkey, generation;
 	uint64_t address, len;
 	struct chunk *chunk; /* nr_chunks; NULL: one key */
