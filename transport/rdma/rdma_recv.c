@@ -210,8 +210,10 @@ static void on_receive_completion(struct rdma *s, const struct ibv_wc *wc)
 	if (lane >= s->conn.lanes || slot >= s->lane[lane].nr_receives)
 		return rdma_break(s, -EIO, "the device reported a receive %#llx that nobody posted",
 				  (unsigned long long)wc->wr_id);
-	if (wc->status == IBV_WC_WR_FLUSH_ERR)
+	if (wc->status == IBV_WC_WR_FLUSH_ERR) {
+		rdma_drain_send(s); /* the reason, if there was one, is there */
 		return rdma_over(s, -ECONNRESET, "lane %u was shut down", (unsigned)lane);
+	}
 	if (wc->status != IBV_WC_SUCCESS)
 		return rdma_over(s, -ECONNRESET, "receiving on lane %u failed: %s (status %d, vendor %#x)",
 				 (unsigned)lane, ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
