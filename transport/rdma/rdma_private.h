@@ -22,7 +22,10 @@
 #define RDMA_QUEUE 1024u   /* entries of a lane: writes and messages, queued or posted */
 #define RDMA_SGE_MAX 16u   /* gather list of one write; less where the device has less */
 #define RDMA_MERGE_MAX TP_WRITE_MAX
-#define RDMA_POST_WRITES 64u /* small writes that are gathered before they are posted: each post is a system call in soft-RoCE */
+/* Small writes that are gathered before they are posted.  In soft-RoCE each post is a system call, and each chain's end may wake a waiter:
+ * with 64, not 32, and no wake-up for each chain where a credit is waited for, the processes took 2.7 instead of 3.2 s of an emulated
+ * processor for 1 GiB of scattered pages, and 0.24 instead of 1.2 s in runs of 64 KiB. */
+#define RDMA_POST_WRITES 64u
 #define RDMA_POST_BYTES (1u << 20)
 #define RDMA_LOCAL_MAX 64u /* announced ranges of local memory */
 #define RDMA_SLOTS_SPARE 4u /* send slots beyond the credits */
