@@ -974,12 +974,12 @@ static int disconnect_id(struct rdma_cm_id *user)
 
 	if (r)
 		return fake_done(r);
-	if (id->state != ID_CONNECTED && id->state != ID_ACCEPTED && id->state != ID_LEAVING)
+	if (!id->had_peer)
 		return fake_done(-EINVAL);
 	if (id->id.qp)
 		fake_qp_error(qp_of(id));
-	if (id->goodbye_sent)
-		return fake_done(-EINVAL);
+	if (id->goodbye_sent || (id->state != ID_CONNECTED && id->state != ID_ACCEPTED && id->state != ID_LEAVING))
+		return fake_done(0); /* said already, or nobody there to hear it */
 	id->goodbye_sent = true;
 	if (id->peer)
 		fake_cm_send(id->peer, RDMA_CM_EVENT_DISCONNECTED, 0, NULL, 0, true);

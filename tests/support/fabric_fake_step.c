@@ -278,9 +278,8 @@ static struct ibv_wc completion(const struct fake_qp *qp, const struct fake_wr *
 	return (struct ibv_wc){ .wr_id = wr->wr_id, .status = status, .qp_num = qp->qp.qp_num };
 }
 
-static void deliver(struct fake_qp *qp)
+static void deliver_one(struct fake_qp *qp, struct fake_wr *wr)
 {
-	struct fake_wr *wr = first_untold(&qp->rq);
 	struct ibv_wc wc = completion(qp, wr, wr->taken ? wr->status : IBV_WC_WR_FLUSH_ERR);
 
 	wr->taken = wr->told = true;
@@ -291,6 +290,17 @@ static void deliver(struct fake_qp *qp)
 		return;
 	}
 	fake_cq_push(qp->qp.recv_cq, &wc, true, 1, wr->flags & IBV_SEND_SOLICITED);
+}
+
+/* What is flushed is flushed in one step: it all says the same. */
+static void deliver(struct fake_qp *qp)
+{
+	struct fake_wr *wr = first_untold(&qp->rq);
+	bool flush = !wr->taken;
+
+	deliver_one(qp, wr);
+	while (flush && (wr = first_untold(&qp->rq)))
+		deliver_one(qp, wr);
 }
 
 static void tell(struct fake_qp *qp, struct fake_wr *wr, enum ibv_wc_status status)
@@ -315,7 +325,7 @@ static void ack(struct fake_qp *qp)
 		}
 		if (qp->qp.state == IBV_QPS_ERR) {
 			tell(qp, wr, IBV_WC_WR_FLUSH_ERR);
-			return;
+			continue;
 		}
 		if (wr->flags & IBV_SEND_SIGNALED) {
 			tell(qp, wr, IBV_WC_SUCCESS);

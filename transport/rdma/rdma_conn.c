@@ -176,9 +176,10 @@ void rdma_conn_events(struct rdma *s)
 			continue;
 		switch ((int)what) { /* what later kernels have is no business of ours */
 		case RDMA_CM_EVENT_DISCONNECTED:
-			/* what came before it is in the completion queue */
-			rdma_drain_recv(s);
-			rdma_over(s, -ECONNRESET, "the peer closed lane %u", l->index);
+			rdma_drain_recv(s); /* the reason may be there, or the peer's last word */
+			rdma_drain_send(s);
+			if (!l->closed)
+				rdma_fail(s, -ECONNRESET, "the peer closed lane %u", l->index);
 			break;
 		case RDMA_CM_EVENT_DEVICE_REMOVAL:
 			rdma_break(s, -ENODEV, "the device %s was removed", s->info.device);

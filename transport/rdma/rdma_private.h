@@ -101,6 +101,7 @@ struct lane {
 	uint64_t control_received, control_told;
 	uint64_t answer_at;  /* a credit is asked for once that many were taken; 0: none */
 	bool closed;	     /* the peer's last word has come */
+	bool flushed;	     /* a receive came back unused: all that came was told */
 };
 
 /* A message that came in and waits for tp_recv(). */
@@ -189,7 +190,7 @@ struct rdma {
 	uint32_t announce; /* bits of own windows that the peer is to be told of */
 	struct rdma_window_entry announcement[TP_WINDOWS_MAX];
 	int given; /* lane of the message that tp_recv() gave last, -1 */
-	bool failed; /* a work request failed: it is over, @lost says why, when what has come in was dispatched */
+	bool failed; /* it is lost, @lost says why; what has come in is still being told */
 	bool breached; /* the peer is told so; @lane 0 has the sentence */
 	bool over; /* nothing more comes in: @lost says why, told when the arrivals are empty */
 	struct ft_error lost;
@@ -275,12 +276,14 @@ void rdma_rearm(struct rdma *s);
  * rdma_deaf - the device refuses, and nothing is on its way: the poller tries again soon. */
 void rdma_starve(struct rdma *s);
 void rdma_deaf(struct rdma *s);
-/* rdma_break - the connection is over, both ways, with this sentence.  rdma_over - nothing more comes in and nothing goes out; what has come
- * is still handed out.  rdma_breach - it was the peer's fault, who is told. */
+/* rdma_break - the connection is over, both ways, with this sentence.  rdma_last_word - by the peer, that nothing more comes in and nothing
+ * goes out; what has come is still handed out; it counts more than a failure.  rdma_fail - the connection is lost, but what came before may
+ * not be told yet: it is over when each lane was closed or has flushed a receive.  rdma_lane_told - one was, or has.
+ * rdma_breach - it was the peer's fault, who is told. */
 void rdma_break(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
-void rdma_over(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
-void rdma_last_word(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4); /* the same, by the peer: it counts more than a failure */
-void rdma_fail(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4); /* the same, by whoever sees it first: not the poller */
+void rdma_last_word(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
+void rdma_fail(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
+void rdma_lane_told(struct rdma *s, struct lane *l);
 void rdma_breach(struct rdma *s, const char *fmt, ...) FT_PRINTF(2, 3);
 
 /* -- rdma_send.c: lock held, but for rdma_op_* -- */

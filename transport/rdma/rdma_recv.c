@@ -38,7 +38,7 @@ static void post_again(struct rdma *s, struct lane *l, unsigned slot)
 {
 	int r;
 
-	if (s->over)
+	if (s->over || s->failed)
 		return;
 	r = rdma_post_receive(s, l, slot);
 	if (r)
@@ -67,6 +67,8 @@ static void on_close(struct rdma *s, struct lane *l, uint64_t number)
 		all = all && s->lane[i].closed;
 	if (all)
 		rdma_last_word(s, -ENODATA, "the peer has closed");
+	else
+		rdma_lane_told(s, l);
 }
 
 static void on_breach(struct rdma *s, const uint8_t *body, uint32_t len)
@@ -201,6 +203,19 @@ static void on_message(struct rdma *s, struct lane *l, unsigned slot, uint32_t b
 	post_again(s, l, slot);
 }
 
+/* Nothing more comes on this lane.  That it was flushed says nothing of the reason: that may lie in the other queue. */
+static void on_failed_receive(struct rdma *s, struct lane *l, const struct ibv_wc *wc)
+{
+	if (wc->status != IBV_WC_WR_FLUSH_ERR) {
+		rdma_fail(s, -ECONNRESET, "receiving on lane %u failed: %s (status %d, vendor %#x)", l->index,
+			  ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
+	} else if (!l->closed && !s->failed) {
+		rdma_drain_send(s);
+		rdma_fail(s, -ECONNRESET, "lane %u was shut down", l->index);
+	}
+	rdma_lane_told(s, l);
+}
+
 static void on_receive_completion(struct rdma *s, const struct ibv_wc *wc)
 {
 	uint64_t lane = wc->wr_id >> WR_LANE_SHIFT, slot = wc->wr_id & WR_SLOT;
@@ -210,13 +225,8 @@ static void on_receive_completion(struct rdma *s, const struct ibv_wc *wc)
 	if (lane >= s->conn.lanes || slot >= s->lane[lane].nr_receives)
 		return rdma_break(s, -EIO, "the device reported a receive %#llx that nobody posted",
 				  (unsigned long long)wc->wr_id);
-	if (wc->status == IBV_WC_WR_FLUSH_ERR) {
-		rdma_drain_send(s); /* the reason, if there was one, is there */
-		return rdma_over(s, -ECONNRESET, "lane %u was shut down", (unsigned)lane);
-	}
 	if (wc->status != IBV_WC_SUCCESS)
-		return rdma_over(s, -ECONNRESET, "receiving on lane %u failed: %s (status %d, vendor %#x)",
-				 (unsigned)lane, ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
+		return on_failed_receive(s, &s->lane[lane], wc);
 	if (wc->opcode != IBV_WC_RECV)
 		return rdma_breach(s, "the peer used operation %d on lane %u", wc->opcode, (unsigned)lane);
 	if (atomic_load(&s->conn.code_rx) == 0) /* after a breach nothing is believed any more */

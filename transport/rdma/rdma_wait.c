@@ -40,10 +40,6 @@ static void drain(struct rdma *s)
 	s->starved = false;
 	rdma_drain_recv(s);
 	rdma_drain_send(s);
-	if (s->failed && !s->over) {
-		rdma_drain_recv(s); /* what came before the failure is here by now */
-		s->over = true;
-	}
 	rdma_pump_all(s);
 	rdma_control(s);
 }
@@ -109,11 +105,14 @@ void rdma_rearm(struct rdma *s)
 		event_raise(s->ready_fd);
 }
 
-/* A kick is over when the poller has woken; the fate of the connection stays: who sets it does so before he raises the descriptor. */
+/* A kick is over when the poller has woken; the fate of the connection stays: who sets it does so before he raises the descriptor.  After a
+ * failure there is one more wait, for what is still to be told: not a busy one. */
 static void heed_kick(struct rdma *s)
 {
+	bool last_wait = s->failed && !s->over;
+
 	event_clear(s->wake_fd);
-	if (conn_fate_tx(&s->conn, NULL) || conn_fate_rx(&s->conn, NULL))
+	if ((conn_fate_tx(&s->conn, NULL) && !last_wait) || conn_fate_rx(&s->conn, NULL))
 		event_raise(s->wake_fd);
 }
 
@@ -244,17 +243,6 @@ static void lose(struct rdma *s, int code, const char *fmt, va_list ap)
 	conn_break_tx(&s->conn, &why, NULL);
 }
 
-void rdma_over(struct rdma *s, int code, const char *fmt, ...)
-{
-	va_list ap;
-
-	va_start(ap, fmt);
-	if (!s->over && !s->failed)
-		lose(s, code, fmt, ap);
-	va_end(ap);
-	s->over = true;
-}
-
 void rdma_last_word(struct rdma *s, int code, const char *fmt, ...)
 {
 	va_list ap;
@@ -266,16 +254,32 @@ void rdma_last_word(struct rdma *s, int code, const char *fmt, ...)
 	s->over = true;
 }
 
-/* The peer's last word may have come before, and lie in the queue of receives: that the connection is over is said when that is empty. */
+void rdma_lane_told(struct rdma *s, struct lane *l)
+{
+	l->flushed = true;
+	for (uint32_t i = 0; i < s->conn.lanes; i++)
+		if (!s->lane[i].closed && !s->lane[i].flushed)
+			return;
+	if (s->failed)
+		s->over = true;
+}
+
+/* The peer's last words may have come before, and not be told yet: a device owes no order between its queues, nor between them and the
+ * connection manager.  But the receives of one queue pair come back in their order: so all of them are put into error, and when each
+ * has given back a receive unused, all that came was dispatched. */
 void rdma_fail(struct rdma *s, int code, const char *fmt, ...)
 {
 	va_list ap;
 
+	if (s->over || s->failed)
+		return;
 	va_start(ap, fmt);
-	if (!s->over && !s->failed)
-		lose(s, code, fmt, ap);
+	lose(s, code, fmt, ap);
 	va_end(ap);
 	s->failed = true;
+	for (uint32_t i = 0; i < s->conn.lanes; i++)
+		if (s->fabric->disconnect(s->lane[i].id) || s->lane[i].closed)
+			rdma_lane_told(s, &s->lane[i]); /* it gives back nothing, or nothing that counts */
 }
 
 void rdma_breach(struct rdma *s, const char *fmt, ...)
