@@ -87,8 +87,11 @@ Test(rdma, the_story_is_told_in_all_ways)
 		cfg.odp = seed % 2;
 		fabric_reset(&cfg);
 		s.writer.registration = s.reader.registration = how[seed % 3];
+		if (how[seed % 3] == TP_REGISTER_WHOLE)
+			s.writer.pin_budget = s.reader.pin_budget = 0;
 		s.writer.lanes = s.reader.lanes = 2 + (uint32_t)seed % 4;
 		s.listen = seed % 4 ? NULL : "rdma:[fd09::1]:0";
+		rdma_linger_ms = 20000; /* the thread takes its time for the last words too */
 		if (seed > 6)
 			fabric_random(seed, 100);
 		snprintf(what, sizeof(what), "seed %u", (unsigned)seed);
