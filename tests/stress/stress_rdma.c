@@ -44,7 +44,8 @@ static struct tp_params draw_params(struct rng *r)
 			       .signal_every = ONE_OF(r, 1, 2, 7, 64),
 			       .chunk_bytes = ONE_OF(r, 1u << 20, 1u << 20, 2u << 20),
 			       .registration = (enum tp_registration)ONE_OF(r, TP_REGISTER_CHUNKS, TP_REGISTER_CHUNKS,
-									    TP_REGISTER_CHUNKS, TP_REGISTER_WHOLE, TP_REGISTER_ODP) };
+									    TP_REGISTER_CHUNKS, TP_REGISTER_WHOLE,
+									    TP_REGISTER_ODP) };
 
 	if (p.registration == TP_REGISTER_CHUNKS)
 		p.pin_budget = p.chunk_bytes * (uint64_t)ONE_OF(r, 0, 4, 4, 5, 9);
@@ -71,8 +72,9 @@ static struct draw draw_fault(struct rng *r)
 	d.nth = (unsigned)rng_range(r, 1, 60);
 	d.times = d.fault == FAULT_FULL ? (unsigned)rng_range(r, 1, 30) : 1;
 	d.error = d.fault == FAULT_FULL ? ENOMEM : EIO;
-	d.call = d.fault == FAULT_FULL ? FABRIC_POST_SEND :
-					 (enum fabric_call)ONE_OF(r, FABRIC_POLL_CQ, FABRIC_POST_SEND, FABRIC_POST_RECV, FABRIC_REG_MR);
+	d.call = d.fault == FAULT_FULL ? FABRIC_POST_SEND
+				       : (enum fabric_call)ONE_OF(r, FABRIC_POLL_CQ, FABRIC_POST_SEND, FABRIC_POST_RECV,
+								  FABRIC_REG_MR);
 	d.wr = (enum fabric_wr)(rng_next(r) % 3);
 	d.status = (enum ibv_wc_status)rng_range(r, 1, IBV_WC_GENERAL_ERR);
 	return d;
