@@ -7,7 +7,11 @@
  * Without a fault every octet must arrive and both ends be well; with one nothing may be wrong that was told, and both ends must end.  In
  * all cases nothing is left in the fabric, and no rule of verbs was broken.
  *
- * stress_rdma [--seed FIRST] [--seeds N]      200 seeds; FABRIC_TRACE=1 tells each step of the fabric */
+ * Tried once each, in transport/rdma, to see that it bites: tp_completed() that tells all tickets at once and tp_settle() that does not wait
+ * (found by seeds 1 and 27: a piece is not in place), a message that overtakes writes that wait for a key (1: the same), and a chunk
+ * that is unpinned while writes to it are on the wire (11: remote access error).
+ *
+ * stress_rdma [--seed FIRST] [--seeds N]      150 seeds; FABRIC_TRACE=1 tells each step of the fabric */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -146,7 +150,7 @@ static void run(uint64_t seed, unsigned *whole, uint64_t *unpins)
 
 int main(int argc, char **argv)
 {
-	uint64_t seed = 1, seeds = 200, unpins = 0;
+	uint64_t seed = 1, seeds = 150, unpins = 0;
 	unsigned whole = 0;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
