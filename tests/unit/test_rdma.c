@@ -328,7 +328,7 @@ Test(rdma, less_memory_than_was_thought)
 		if (rdma_story_whole(&s))
 			continue;
 		refused++;
-		cr_assert(strstr(s.ew.msg, "regist") || strstr(s.er.msg, "regist") || strstr(s.ew.msg, "pin") ||
+		cr_assert(strstr(s.ew.msg, "register") || strstr(s.er.msg, "register") || strstr(s.ew.msg, "pin") ||
 				  strstr(s.er.msg, "pin"),
 			  "%s: %s", what, rdma_story_text(&s));
 	}
