@@ -277,6 +277,46 @@ static void *sender(void *arg)
 	return NULL;
 }
 
+static void *receiver_of_some(void *arg)
+{
+	int r = 0;
+
+	for (unsigned i = 0; i < 6 && r == 0; i++)
+		r = receive(DEADLINE_NEVER);
+	*(int *)arg = r;
+	return NULL;
+}
+
+#define NR_SENDERS 7u
+
+/* One waits for a credit, others for the lane; whoever of them sleeps on the descriptors, all get their turn when there are credits. */
+Test(peer, turn_is_passed_on)
+{
+	open_with(2);
+	for (unsigned round = 0; round < 40; round++) {
+		pthread_t t[NR_SENDERS + 1];
+		int got[NR_SENDERS + 1];
+
+		while (tp_credits(c, 1) > 0)
+			cr_assert_eq(say(1, deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+		for (unsigned i = 0; i <= NR_SENDERS; i++) {
+			cr_assert_eq(pthread_create(&t[i], NULL, i ? sender : receiver_of_some, &got[i]), 0);
+			usleep(i < 2 ? 2000 : 200);
+		}
+		for (unsigned i = 0; i < 6; i++) {
+			while (i == 5 && rdma_raw_next(&raw)) /* the last has credits with it, and lets the poller go */
+				;
+			rdma_raw_tell(&raw, 1, RDMA_MESSAGE, 0, "x", 1);
+			usleep(300);
+		}
+		for (unsigned i = 0; i <= NR_SENDERS; i++) {
+			pthread_join(t[i], NULL);
+			cr_assert_eq(got[i], 0);
+		}
+	}
+	close_all();
+}
+
 /* Who waits in poll() for tp_poll_fd() hears of a message also when another thread has polled before. */
 Test(peer, poll_fd_after_another_poller)
 {

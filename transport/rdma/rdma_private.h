@@ -72,6 +72,7 @@ struct lane {
 
 	/* the lane's turn: one tp_send() at a time */
 	bool sending;
+	unsigned turn_waiters;
 
 	/* sending */
 	struct entry *entry;	      /* RDMA_QUEUE, a ring */
@@ -275,6 +276,8 @@ void rdma_rearm(struct rdma *s);
  * rdma_deaf - the device refuses, and nothing is on its way: the poller tries again soon. */
 void rdma_starve(struct rdma *s);
 void rdma_deaf(struct rdma *s);
+/* rdma_kick - the poller, if that is another thread, looks again at what it waits for: something has changed that no descriptor tells. */
+void rdma_kick(struct rdma *s);
 /* rdma_break - the connection is over, both ways, with this sentence.  rdma_over - nothing more comes in and nothing goes out; what has come
  * is still handed out.  rdma_breach - it was the peer's fault, who is told. */
 void rdma_break(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
