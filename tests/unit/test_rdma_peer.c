@@ -205,6 +205,34 @@ Test(peer, flood)
 	close_all();
 }
 
+/* The listener's channel has always something more. */
+static int get_nothing(struct rdma_event_channel *channel, struct rdma_cm_event **event)
+{
+	if (flood == 0)
+		return fake->get_cm_event(channel, event);
+	flood--;
+	return -EAGAIN;
+}
+
+/* Requests without an end do not keep tp_accept() from its deadline. */
+Test(peer, flood_of_requests)
+{
+	struct rdma_fabric flooded;
+
+	fake = rdma_fabric();
+	flooded = *fake;
+	flooded.get_cm_event = get_nothing;
+	rdma_fabric_set(&flooded);
+	open_listener();
+	rdma_raw_connect(&raw, tp_listener_address(listener), 2);
+	flood = 100000;
+	cr_assert_eq(tp_accept(listener, &c, deadline_in_ms(50), -1, &err), -ETIMEDOUT, "%s", err.msg);
+	cr_assert_neq(flood, 0, "accepting ended only with the flood");
+	flood = 0;
+	accept_raw();
+	close_all();
+}
+
 static void *receiver(void *arg)
 {
 	(void)arg;
