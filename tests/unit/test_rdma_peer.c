@@ -611,6 +611,48 @@ Test(peer, writes_behind_a_message_hold_all_keys)
 	close_all();
 }
 
+static bool refuse_messages;
+
+/* As a device that has room for the writes of a chain, and not for the message behind them. */
+static int post_writes_only(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct ibv_send_wr *message = wr, *before = NULL;
+	int r = 0;
+
+	while (message && message->opcode != IBV_WR_SEND) {
+		before = message;
+		message = message->next;
+	}
+	if (!refuse_messages || !message)
+		return fake->post_send(qp, wr, bad);
+	if (before) {
+		before->next = NULL;
+		r = fake->post_send(qp, wr, bad);
+	}
+	*bad = r ? *bad : message;
+	return r ? r : -ENOMEM;
+}
+
+/* The end of a chain, which would have told of its writes, was not taken, and then given up: the writes become known all the same. */
+Test(peer, end_of_a_chain_is_given_up)
+{
+	struct rdma_fabric half;
+
+	fake = rdma_fabric();
+	half = *fake;
+	half.post_send = post_writes_only;
+	rdma_fabric_set(&half);
+	open_for_writing(2);
+	cr_assert_eq(put(1, 0, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(await_writes(1, 1), 1, "%s", err.msg);
+	refuse_messages = true;
+	cr_assert_eq(put(1, 0, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(say(1, deadline_in_ms(20)), -ETIMEDOUT, "%s", err.msg);
+	refuse_messages = false;
+	cr_assert_eq(await_writes(1, 2), 2, "%s", err.msg);
+	close_all();
+}
+
 /* An answer must be about all that was asked, or what is left out would wait for ever. */
 Test(peer, answer_is_too_short)
 {

@@ -271,8 +271,13 @@ static void post_queued(struct rdma *s, struct lane *l)
 
 void rdma_pump(struct rdma *s, struct lane *l, bool flush)
 {
-	if (!l->nr_queued || conn_fate_tx(&s->conn, NULL))
+	if (conn_fate_tx(&s->conn, NULL))
 		return;
+	if (!l->nr_queued) { /* the end of a chain that was not taken is gone: who tells of the rest? */
+		if (flush && l->sq_posted > l->sq_signaled)
+			rdma_say(s, l, RDMA_CREDIT, 0, NULL, 0);
+		return;
+	}
 	if (flush || l->gathered >= RDMA_POST_WRITES || l->gathered_bytes >= RDMA_POST_BYTES)
 		post_queued(s, l);
 }
