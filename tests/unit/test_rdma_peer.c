@@ -205,6 +205,34 @@ Test(peer, flood)
 	close_all();
 }
 
+/* The listener's channel has always something more. */
+static int get_nothing(struct rdma_event_channel *channel, struct rdma_cm_event **event)
+{
+	if (flood == 0)
+		return fake->get_cm_event(channel, event);
+	flood--;
+	return -EAGAIN;
+}
+
+/* Requests without an end do not keep tp_accept() from its deadline. */
+Test(peer, flood_of_requests)
+{
+	struct rdma_fabric flooded;
+
+	fake = rdma_fabric();
+	flooded = *fake;
+	flooded.get_cm_event = get_nothing;
+	rdma_fabric_set(&flooded);
+	open_listener();
+	rdma_raw_connect(&raw, tp_listener_address(listener), 2);
+	flood = 100000;
+	cr_assert_eq(tp_accept(listener, &c, deadline_in_ms(50), -1, &err), -ETIMEDOUT, "%s", err.msg);
+	cr_assert_neq(flood, 0, "accepting ended only with the flood");
+	flood = 0;
+	accept_raw();
+	close_all();
+}
+
 static void *receiver(void *arg)
 {
 	(void)arg;
@@ -275,6 +303,46 @@ static void *sender(void *arg)
 
 	*(int *)arg = tp_send(c, 1, &one, 1, DEADLINE_NEVER, &why);
 	return NULL;
+}
+
+static void *receiver_of_some(void *arg)
+{
+	int r = 0;
+
+	for (unsigned i = 0; i < 6 && r == 0; i++)
+		r = receive(DEADLINE_NEVER);
+	*(int *)arg = r;
+	return NULL;
+}
+
+#define NR_SENDERS 7u
+
+/* One waits for a credit, others for the lane; whoever of them sleeps on the descriptors, all get their turn when there are credits. */
+Test(peer, turn_is_passed_on)
+{
+	open_with(2);
+	for (unsigned round = 0; round < 40; round++) {
+		pthread_t t[NR_SENDERS + 1];
+		int got[NR_SENDERS + 1];
+
+		while (tp_credits(c, 1) > 0)
+			cr_assert_eq(say(1, deadline_in_ms(WAIT_MS)), 0, "%s", err.msg);
+		for (unsigned i = 0; i <= NR_SENDERS; i++) {
+			cr_assert_eq(pthread_create(&t[i], NULL, i ? sender : receiver_of_some, &got[i]), 0);
+			usleep(i < 2 ? 2000 : 200);
+		}
+		for (unsigned i = 0; i < 6; i++) {
+			while (i == 5 && rdma_raw_next(&raw)) /* the last has credits with it, and lets the poller go */
+				;
+			rdma_raw_tell(&raw, 1, RDMA_MESSAGE, 0, "x", 1);
+			usleep(300);
+		}
+		for (unsigned i = 0; i <= NR_SENDERS; i++) {
+			pthread_join(t[i], NULL);
+			cr_assert_eq(got[i], 0);
+		}
+	}
+	close_all();
 }
 
 /* Who waits in poll() for tp_poll_fd() hears of a message also when another thread has polled before. */
@@ -540,6 +608,48 @@ Test(peer, writes_behind_a_message_hold_all_keys)
 	cr_assert_eq(await_writes(1, 9), 9, "%s", err.msg);
 	pthread_join(t, NULL);
 	cr_assert_eq(got, 0);
+	close_all();
+}
+
+static bool refuse_messages;
+
+/* As a device that has room for the writes of a chain, and not for the message behind them. */
+static int post_writes_only(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad)
+{
+	struct ibv_send_wr *message = wr, *before = NULL;
+	int r = 0;
+
+	while (message && message->opcode != IBV_WR_SEND) {
+		before = message;
+		message = message->next;
+	}
+	if (!refuse_messages || !message)
+		return fake->post_send(qp, wr, bad);
+	if (before) {
+		before->next = NULL;
+		r = fake->post_send(qp, wr, bad);
+	}
+	*bad = r ? *bad : message;
+	return r ? r : -ENOMEM;
+}
+
+/* The end of a chain, which would have told of its writes, was not taken, and then given up: the writes become known all the same. */
+Test(peer, end_of_a_chain_is_given_up)
+{
+	struct rdma_fabric half;
+
+	fake = rdma_fabric();
+	half = *fake;
+	half.post_send = post_writes_only;
+	rdma_fabric_set(&half);
+	open_for_writing(2);
+	cr_assert_eq(put(1, 0, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(await_writes(1, 1), 1, "%s", err.msg);
+	refuse_messages = true;
+	cr_assert_eq(put(1, 0, source, 64), 0, "%s", err.msg);
+	cr_assert_eq(say(1, deadline_in_ms(20)), -ETIMEDOUT, "%s", err.msg);
+	refuse_messages = false;
+	cr_assert_eq(await_writes(1, 2), 2, "%s", err.msg);
 	close_all();
 }
 

@@ -72,6 +72,7 @@ struct lane {
 
 	/* the lane's turn: one tp_send() at a time */
 	bool sending;
+	unsigned turn_waiters;
 
 	/* sending */
 	struct entry *entry;	      /* RDMA_QUEUE, a ring */
@@ -276,6 +277,8 @@ void rdma_rearm(struct rdma *s);
  * rdma_deaf - the device refuses, and nothing is on its way: the poller tries again soon. */
 void rdma_starve(struct rdma *s);
 void rdma_deaf(struct rdma *s);
+/* rdma_kick - the poller, if that is another thread, looks again at what it waits for: something has changed that no descriptor tells. */
+void rdma_kick(struct rdma *s);
 /* rdma_break - the connection is over, both ways, with this sentence.  rdma_last_word - by the peer, that nothing more comes in and nothing
  * goes out; what has come is still handed out; it counts more than a failure.  rdma_fail - the connection is lost, but what came before may
  * not be told yet: it is over when each lane was closed or has flushed a receive.  rdma_lane_told - one was, or has.

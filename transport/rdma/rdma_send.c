@@ -271,8 +271,13 @@ static void post_queued(struct rdma *s, struct lane *l)
 
 void rdma_pump(struct rdma *s, struct lane *l, bool flush)
 {
-	if (!l->nr_queued || conn_fate_tx(&s->conn, NULL))
+	if (conn_fate_tx(&s->conn, NULL))
 		return;
+	if (!l->nr_queued) { /* the end of a chain that was not taken is gone: who tells of the rest? */
+		if (flush && l->sq_posted > l->sq_signaled)
+			rdma_say(s, l, RDMA_CREDIT, 0, NULL, 0);
+		return;
+	}
 	if (flush || l->gathered >= RDMA_POST_WRITES || l->gathered_bytes >= RDMA_POST_BYTES)
 		post_queued(s, l);
 }
@@ -637,12 +642,24 @@ static int take_turn(struct rdma *s, struct lane *l, uint64_t deadline, struct f
 
 		if (r)
 			return r;
-		if (rdma_wait(s, false, deadline) == -ETIMEDOUT && l->sending)
+		l->turn_waiters++;
+		r = rdma_wait(s, false, deadline);
+		l->turn_waiters--;
+		if (r == -ETIMEDOUT && l->sending)
 			return err_set(err, -ETIMEDOUT, "%s %s: lane %u is taken by another message", s->conn.name,
 				       s->conn.peer, l->index);
 	}
 	l->sending = true;
 	return 0;
+}
+
+/* Who waits for it may be the poller. */
+static void give_turn(struct rdma *s, struct lane *l)
+{
+	l->sending = false;
+	pthread_cond_broadcast(&s->cond);
+	if (l->turn_waiters)
+		rdma_kick(s);
 }
 
 static bool has_credit(const struct rdma *s, const struct lane *l)
@@ -738,8 +755,7 @@ int rdma_op_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsi
 		queue_message(s, l, slot, RDMA_MESSAGE, 0, ++l->sent, len);
 		r = await_posted(s, l, l->end - 1, deadline, err);
 	}
-	l->sending = false;
-	pthread_cond_broadcast(&s->cond);
+	give_turn(s, l);
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }

@@ -55,11 +55,16 @@ static void arm(struct rdma *s, struct ibv_cq *cq, struct cq_events *e)
 		e->armed = true;
 }
 
+void rdma_kick(struct rdma *s)
+{
+	if (s->polling && !pthread_equal(s->poller, pthread_self())) /* it may be asleep */
+		event_raise(s->wake_fd);
+}
+
 void rdma_deaf(struct rdma *s)
 {
 	s->deaf = true;
-	if (s->polling && !pthread_equal(s->poller, pthread_self())) /* it may be asleep */
-		event_raise(s->wake_fd);
+	rdma_kick(s);
 	if (s->polled)
 		event_raise(s->ready_fd);
 }
