@@ -91,6 +91,7 @@ struct lane {
 	uint64_t control_sent, control_returned;
 	uint64_t sent_posted, control_posted; /* of these: the device has them, so that the peer may have */
 	bool said_close;
+	bool flushed; /* work of it was given up by the device */
 	bool ask; /* tp_settle(): a credit is to be asked for */
 	uint64_t asked; /* for that message */
 

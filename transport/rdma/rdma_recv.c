@@ -211,7 +211,7 @@ static void on_receive_completion(struct rdma *s, const struct ibv_wc *wc)
 		return rdma_break(s, -EIO, "the device reported a receive %#llx that nobody posted",
 				  (unsigned long long)wc->wr_id);
 	if (wc->status == IBV_WC_WR_FLUSH_ERR) {
-		rdma_drain_send(s); /* the reason, if there was one, is there */
+		rdma_drain_send(s); /* a work request that failed is the cause, and is told first */
 		return rdma_over(s, -ECONNRESET, "lane %u was shut down", (unsigned)lane);
 	}
 	if (wc->status != IBV_WC_SUCCESS)
