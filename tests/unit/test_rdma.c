@@ -480,7 +480,7 @@ Test(rdma, events_that_end_it)
 	} ends[] = { { RDMA_CM_EVENT_DEVICE_REMOVAL, -ENODEV, "the device fake0 was removed" },
 		     { RDMA_CM_EVENT_DISCONNECTED, -ECONNRESET, "lane" },
 		     { RDMA_CM_EVENT_REJECTED, -ECONNRESET, "was lost" },
-		     { RDMA_CM_EVENT_UNREACHABLE, -ECONNRESET, "was lost" } };
+		     { RDMA_CM_EVENT_UNREACHABLE, -ECONNRESET, "is not there any more" } };
 	char what[32];
 
 	for (size_t i = 0; i < sizeof(ends) / sizeof(ends[0]); i++) {

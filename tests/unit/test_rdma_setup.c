@@ -993,3 +993,51 @@ Test(rdma_setup, no_descriptor_is_left)
 		meet_and_talk("rdma::0", "10.9.0.1");
 	cr_assert_eq(nr_fds(), before);
 }
+
+/* -- what ends a connection is told -- */
+
+static void loss_is_told(struct duo *d, const char *says)
+{
+	uint8_t *buf = malloc(TP_MESSAGE_MAX);
+	struct ft_error err = { 0 };
+	uint32_t lane;
+	size_t len;
+
+	cr_assert(buf);
+	cr_assert_eq(tp_recv(d->a, buf, TP_MESSAGE_MAX, &lane, &len, soon(), &err), -ECONNRESET, "%s", err.msg);
+	cr_assert(strstr(err.msg, says), "%s", err.msg);
+	free(buf);
+}
+
+/* Failed work of one lane, and what was flushed of all: receives, which are looked at first, and sends of lanes before it. */
+Test(rdma_setup, the_cause_of_a_loss_is_told_and_not_what_was_flushed)
+{
+	struct iovec v = { .iov_base = "hello", .iov_len = 5 };
+	struct duo d;
+
+	for (uint32_t lane = 0; lane < 3; lane++) {
+		duo_listen(&d, "rdma:10.9.0.1:0", three_lanes);
+		duo_to(&d, "10.9.0.1");
+		duo_meet(&d);
+		cr_assert(d.a && d.b, "%s %s", d.ea.msg, d.eb.msg);
+		fabric_link(FABRIC_DEAD);
+		cr_assert_eq(tp_send(d.a, lane, &v, 1, soon(), &d.ea), 0, "%s", d.ea.msg);
+		loss_is_told(&d, "transport retry counter exceeded");
+		duo_end(&d);
+		fabric_reset(NULL);
+	}
+}
+
+Test(rdma_setup, a_peer_that_the_network_has_lost)
+{
+	struct duo d;
+
+	duo_listen(&d, "rdma:10.9.0.1:0", three_lanes);
+	duo_to(&d, "10.9.0.1");
+	duo_meet(&d);
+	cr_assert(d.a && d.b, "%s %s", d.ea.msg, d.eb.msg);
+	talk(d.b, d.a);
+	fabric_cm_send(RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+	loss_is_told(&d, "is not there any more");
+	duo_end(&d);
+}

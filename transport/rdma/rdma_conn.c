@@ -184,8 +184,13 @@ void rdma_conn_events(struct rdma *s)
 		case RDMA_CM_EVENT_DEVICE_REMOVAL:
 			rdma_break(s, -ENODEV, "the device %s was removed", s->info.device);
 			break;
-		case RDMA_CM_EVENT_CONNECT_ERROR:
 		case RDMA_CM_EVENT_UNREACHABLE:
+			/* Linux says so too when the peer's address has moved to another place of the network */
+			rdma_drain_recv(s);
+			rdma_fail(s, -ECONNRESET, "the network says that the peer of lane %u is not there any more",
+				  l->index);
+			break;
+		case RDMA_CM_EVENT_CONNECT_ERROR:
 		case RDMA_CM_EVENT_REJECTED:
 			rdma_break(s, -ECONNRESET, "lane %u was lost while connecting", l->index);
 			break;

@@ -92,6 +92,7 @@ struct lane {
 	uint64_t control_sent, control_returned;
 	uint64_t sent_posted, control_posted; /* of these: the device has them, so that the peer may have */
 	bool said_close;
+	bool flushed; /* work of it was given up by the device */
 	bool ask; /* tp_settle(): a credit is to be asked for */
 	uint64_t asked; /* for that message */
 
@@ -102,7 +103,7 @@ struct lane {
 	uint64_t control_received, control_told;
 	uint64_t answer_at;  /* a credit is asked for once that many were taken; 0: none */
 	bool closed;	     /* the peer's last word has come */
-	bool flushed;	     /* a receive came back unused: all that came was told */
+	bool silent;	     /* a receive came back unused: all that came was told */
 };
 
 /* A message that came in and waits for tp_recv(). */
@@ -281,12 +282,12 @@ void rdma_deaf(struct rdma *s);
 void rdma_kick(struct rdma *s);
 /* rdma_break - the connection is over, both ways, with this sentence.  rdma_last_word - by the peer, that nothing more comes in and nothing
  * goes out; what has come is still handed out; it counts more than a failure.  rdma_fail - the connection is lost, but what came before may
- * not be told yet: it is over when each lane was closed or has flushed a receive.  rdma_lane_told - one was, or has.
+ * not be told yet: it is over when each lane was closed or has flushed a receive.  rdma_lane_silent - one was, or has.
  * rdma_breach - it was the peer's fault, who is told. */
 void rdma_break(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
 void rdma_last_word(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
 void rdma_fail(struct rdma *s, int code, const char *fmt, ...) FT_PRINTF(3, 4);
-void rdma_lane_told(struct rdma *s, struct lane *l);
+void rdma_lane_silent(struct rdma *s, struct lane *l);
 void rdma_breach(struct rdma *s, const char *fmt, ...) FT_PRINTF(2, 3);
 
 /* -- rdma_send.c: lock held, but for rdma_op_* -- */

@@ -68,7 +68,7 @@ static void on_close(struct rdma *s, struct lane *l, uint64_t number)
 	if (all)
 		rdma_last_word(s, -ENODATA, "the peer has closed");
 	else
-		rdma_lane_told(s, l);
+		rdma_lane_silent(s, l);
 }
 
 static void on_breach(struct rdma *s, const uint8_t *body, uint32_t len)
@@ -213,7 +213,7 @@ static void on_failed_receive(struct rdma *s, struct lane *l, const struct ibv_w
 		rdma_drain_send(s);
 		rdma_fail(s, -ECONNRESET, "lane %u was shut down", l->index);
 	}
-	rdma_lane_told(s, l);
+	rdma_lane_silent(s, l);
 }
 
 static void on_receive_completion(struct rdma *s, const struct ibv_wc *wc)

@@ -75,21 +75,27 @@ static void on_send_completion(struct rdma *s, const struct ibv_wc *wc)
 	if (number > l->sq_posted)
 		return rdma_break(s, -EIO, "the device reported work request %llu of %llu on lane %u",
 				  (unsigned long long)number, (unsigned long long)l->sq_posted, l->index);
-	if (wc->status != IBV_WC_SUCCESS) {
-		/* what was flushed behind a failure tells nothing new */
-		if (wc->status == IBV_WC_WR_FLUSH_ERR)
-			rdma_fail(s, -ECONNRESET, "lane %u was shut down with work on its way", l->index);
-		else
-			rdma_fail(s, -ECONNRESET, "work request on lane %u failed: %s (status %d, vendor %#x)",
-				  l->index, ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
+	if (wc->status == IBV_WC_WR_FLUSH_ERR) {
+		l->flushed = true;
 		return;
 	}
+	if (wc->status != IBV_WC_SUCCESS)
+		return rdma_fail(s, -ECONNRESET, "work request on lane %u failed: %s (status %d, vendor %#x)", l->index,
+				 ibv_wc_status_str(wc->status), wc->status, wc->vendor_err);
 	l->moved_ns = now_ns();
 	while (l->sq_done < number) {
 		l->sq_done++;
 		retire(s, l, entry_at(l, l->sq[l->sq_done % s->limits.sq_depth]));
 	}
 	advance(l);
+}
+
+/* What was flushed says that a lane is lost, and not why: a failure, also of another lane, says more. */
+static void heed_flushed(struct rdma *s)
+{
+	for (uint32_t i = 0; i < s->conn.lanes; i++)
+		if (s->lane[i].flushed)
+			rdma_fail(s, -ECONNRESET, "lane %u was shut down with work on its way", i);
 }
 
 void rdma_drain_send(struct rdma *s)
@@ -100,6 +106,7 @@ void rdma_drain_send(struct rdma *s)
 	while ((n = s->fabric->poll_cq(s->send_cq, 16, wc)) > 0)
 		for (int i = 0; i < n; i++)
 			on_send_completion(s, &wc[i]);
+	heed_flushed(s);
 	if (n < 0)
 		rdma_break(s, -EIO, "the send completion queue cannot be read (%d)", n);
 }

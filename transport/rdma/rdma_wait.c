@@ -259,11 +259,11 @@ void rdma_last_word(struct rdma *s, int code, const char *fmt, ...)
 	s->over = true;
 }
 
-void rdma_lane_told(struct rdma *s, struct lane *l)
+void rdma_lane_silent(struct rdma *s, struct lane *l)
 {
-	l->flushed = true;
+	l->silent = true;
 	for (uint32_t i = 0; i < s->conn.lanes; i++)
-		if (!s->lane[i].closed && !s->lane[i].flushed)
+		if (!s->lane[i].closed && !s->lane[i].silent)
 			return;
 	if (s->failed)
 		s->over = true;
@@ -284,7 +284,7 @@ void rdma_fail(struct rdma *s, int code, const char *fmt, ...)
 	s->failed = true;
 	for (uint32_t i = 0; i < s->conn.lanes; i++)
 		if (s->fabric->disconnect(s->lane[i].id) || s->lane[i].closed)
-			rdma_lane_told(s, &s->lane[i]); /* it gives back nothing, or nothing that counts */
+			rdma_lane_silent(s, &s->lane[i]); /* it gives back nothing, or nothing that counts */
 }
 
 void rdma_breach(struct rdma *s, const char *fmt, ...)
