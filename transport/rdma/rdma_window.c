@@ -55,7 +55,7 @@ int rdma_check_budget(struct rdma *s, uint64_t bytes, const char *what, struct f
 
 static int open_whole(struct rdma *s, struct own_window *w, struct ft_error *err)
 {
-	const struct rdma_use use = { "receive memory, registered as a whole,",
+	const struct rdma_use use = { "receive memory registered as a whole",
 				      "rdma-registration chunks and an rdma-pin-budget" };
 	int access = whole_access(s), r = 0;
 
