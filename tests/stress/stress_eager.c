@@ -582,15 +582,15 @@ static void run_between(void)
 
 int main(int argc, char **argv)
 {
-	uint64_t epochs = argc > 1 ? strtoull(argv[1], NULL, 10) : 150;
+	uint64_t epochs = argc > 1 ? strtoull(argv[1], NULL, 10) : UNDER_TSAN ? 50 : 150;
 
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	cond_init(&e.cond);
 	if (!UNDER_TSAN)
 		must_bite();
 	run_plain(epochs);
-	run_losses(6);
-	for (int i = 0; i < 3; i++) {
+	run_losses(UNDER_TSAN ? 2 : 6);
+	for (int i = 0; i < (UNDER_TSAN ? 1 : 3); i++) {
 		run_forced();
 		run_between();
 	}

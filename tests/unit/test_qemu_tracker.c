@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -50,6 +51,7 @@ static unsigned char seen[PAGES];
 
 static char *ram;
 static atomic_bool stop;
+static atomic_uint writing;
 static pthread_t writer[2];
 static char direct_file[] = "/tmp/ft-direct-XXXXXX";
 
@@ -58,6 +60,8 @@ static void *write_on(void *arg)
 	uint64_t x = (uintptr_t)arg * 7919 + 12345, n = 0;
 
 	for (; !atomic_load(&stop); n++) {
+		if (n == 1)
+			atomic_fetch_add(&writing, 1);
 		x = x * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
 		__atomic_add_fetch((uint64_t *)(ram + (x >> 33) % PAGES * PAGE), 1, __ATOMIC_SEQ_CST);
 	}
@@ -121,6 +125,8 @@ static uint64_t obey(const struct order *o, int memfd)
 	case THREADS:
 		for (uintptr_t i = 0; i < 2; i++)
 			pthread_create(&writer[i], NULL, write_on, (void *)(i + 1));
+		while (atomic_load(&writing) < 2)
+			sched_yield();
 		break;
 	case STOP_THREADS:
 		return stop_writers();
