@@ -9,7 +9,7 @@
  *  - the primary's guest runs, but for FENCED; a fault that happened once did not keep the protection from coming about;
  *  - every call came back within its bound, with a sentence if it failed; threads, descriptors and memory are all given back.
  *
- * stress_faults                  a choice of faults, for ctest
+ * stress_faults                  a choice of faults, for ctest: each point once in each way that comes to it, and for good in one of them
  * stress_faults --all            more than a thousand runs: the first 8 hits of each name, then ever larger steps, until a run meets no fault
  * stress_faults --way WAY [--only NAME] --nth N [--persistent]    one run, as a failing one is told
  * stress_faults --way WAY --op OP --nth N [--persistent]          one run in which the VMM fails
@@ -36,7 +36,7 @@
 #include "proxy.h"
 
 #define TRIES 5u
-#ifdef __SANITIZE_THREAD__ /* ten times as slow: each point fails in one way, once or for good */
+#ifdef __SANITIZE_THREAD__ /* ten times as slow: each point in one way, once or for good */
 #define ONE_WAY true
 #define SLOWER 4u
 #else
@@ -882,14 +882,14 @@ static void one_name(enum way way, const char *name, uint64_t hits, bool persist
 	} while (board.last_injected);
 }
 
-/* The ways in which point @i is made to fail: all that come to it, or one of these, by turns. */
-static bool is_way(const struct report counted[WAY_COUNT], unsigned way, size_t i)
+/* The ways that come to point @i take turns at what not each of them does. */
+static bool is_turn(const struct report counted[WAY_COUNT], unsigned way, size_t i)
 {
 	unsigned turn = (unsigned)(i / 2) % WAY_COUNT;
 
-	while (ONE_WAY && !counted[turn].hits[i])
+	for (unsigned n = 0; n < WAY_COUNT && !counted[turn].hits[i]; n++)
 		turn = (turn + 1) % WAY_COUNT;
-	return !ONE_WAY || way == turn;
+	return way == turn;
 }
 
 static void points(const struct report counted[WAY_COUNT], bool all)
@@ -901,11 +901,11 @@ static void points(const struct report counted[WAY_COUNT], bool all)
 		uint64_t step = counted[way].all_hits / (all ? 60 : 6) + 1;
 
 		for (size_t i = 0; names[i]; i++) {
-			if (!is_way(counted, way, i))
-				continue;
-			if (!ONE_WAY || i % 2 == 0)
+			bool turn = is_turn(counted, way, i);
+
+			if (!ONE_WAY || (turn && i % 2 == 0))
 				one_name(way, names[i], counted[way].hits[i], false, all);
-			if (!ONE_WAY || i % 2 == 1)
+			if (all || (turn && (!ONE_WAY || i % 2 == 1)))
 				one_name(way, names[i], counted[way].hits[i], true, all);
 		}
 		for (f.nth = 1; f.nth <= counted[way].all_hits; f.nth += step) /* everything fails from there on */
