@@ -1041,3 +1041,44 @@ Test(rdma_setup, a_peer_that_the_network_has_lost)
 	loss_is_told(&d, "is not there any more");
 	duo_end(&d);
 }
+
+/* -- a kernel that does not give back a queue pair -- */
+
+static const struct rdma_fabric *quick;
+static pthread_mutex_t kernel = PTHREAD_MUTEX_INITIALIZER;
+
+static void slow_destroy_qp(struct rdma_cm_id *id)
+{
+	pthread_mutex_lock(&kernel);
+	quick->destroy_qp(id);
+	pthread_mutex_unlock(&kernel);
+}
+
+/* Who closes does not wait for it; the device has no memory of ours then, and all is given back when the kernel does. */
+Test(rdma_setup, queue_pairs_that_the_kernel_keeps)
+{
+	uint64_t deadline = soon();
+	struct fabric_live live;
+	struct rdma_fabric slow;
+	struct duo d;
+
+	quick = rdma_fabric();
+	slow = *quick;
+	slow.destroy_qp = slow_destroy_qp;
+	rdma_fabric_set(&slow);
+	rdma_end_ms = 20;
+	duo_listen(&d, "rdma:10.9.0.1:0", three_lanes);
+	duo_to(&d, "10.9.0.1");
+	duo_meet(&d);
+	cr_assert(d.a && d.b, "%s %s", d.ea.msg, d.eb.msg);
+	talk(d.a, d.b);
+	pthread_mutex_lock(&kernel);
+	duo_end(&d);
+	fabric_live(&live);
+	cr_expect_eq(live.qps, 6);
+	cr_expect_eq(live.mrs, 0);
+	pthread_mutex_unlock(&kernel);
+	while (!fabric_all_gone())
+		cr_assert(now_ns() < deadline, "%s", fabric_live_text());
+	rdma_fabric_set(quick);
+}

@@ -22,7 +22,7 @@
 #include "rdma_private.h"
 #include "thread.h"
 
-unsigned rdma_linger_ms = 300;
+unsigned rdma_linger_ms = 300, rdma_end_ms = 1000;
 
 /* -- memory -- */
 
@@ -513,26 +513,30 @@ static void free_queues(struct rdma *s)
 		f->dealloc_pd(s->pd);
 }
 
-/* Queue pairs first: from then on no device touches our memory. */
-static void free_queue_pairs(struct rdma *s)
+static bool is_stopped(const struct rdma *s, const struct lane *l)
+{
+	struct ibv_qp_attr attr;
+	struct ibv_qp_init_attr init;
+
+	return s->fabric->query_qp(l->id->qp, &attr, IBV_QP_STATE, &init) == 0 && attr.qp_state == IBV_QPS_ERR;
+}
+
+/* Puts queue pairs into error, whether or not there is somebody to say goodbye to.  One for which that fails is destroyed at once. */
+static void stop_queue_pairs(struct rdma *s)
 {
 	for (uint32_t i = 0; i < s->made; i++) {
 		struct lane *l = &s->lane[i];
 
-		if (l->attached) {
-			s->fabric->disconnect(l->id); /* may not be connected: then there is nothing to say */
+		if (l->attached && s->fabric->disconnect(l->id) && !is_stopped(s, l)) {
 			s->fabric->destroy_qp(l->id);
+			l->attached = false;
 		}
 	}
 }
 
-void rdma_conn_destroy(struct rdma *s)
+/* From then on no device touches our memory, whatever becomes of the queue pairs. */
+static void give_back_memory(struct rdma *s)
 {
-	if (!s)
-		return;
-	if (s->stands)
-		rdma_goodbye(s);
-	free_queue_pairs(s);
 	rdma_keys_fini(s);
 	rdma_windows_fini(s);
 	for (unsigned i = 0; i < s->nr_local; i++)
@@ -542,6 +546,15 @@ void rdma_conn_destroy(struct rdma *s)
 	rdma_dereg(s, s->slots_mr);
 	if (s->slots)
 		munmap(s->slots, s->slots_bytes);
+}
+
+static void *give_back_rest(void *user)
+{
+	struct rdma *s = user;
+
+	for (uint32_t i = 0; i < s->made; i++)
+		if (s->lane[i].attached)
+			s->fabric->destroy_qp(s->lane[i].id);
 	free_queues(s);
 	for (uint32_t i = 0; i < s->made; i++)
 		if (s->lane[i].id)
@@ -557,4 +570,38 @@ void rdma_conn_destroy(struct rdma *s)
 	pthread_mutex_destroy(&s->lock);
 	conn_fini(&s->conn);
 	free(s);
+	return NULL;
+}
+
+/* The kernel may hold whoever destroys a queue pair for as long as it likes: soft RoCE does so while a packet of it lies in a network
+ * device that is down (rxe_destroy_qp(), Linux 6.12).  Who closes has a guest to care for: he waits @rdma_end_ms and no longer. */
+static void give_back_in_time(struct rdma *s)
+{
+	struct timespec until = timespec_of_ns(deadline_in_ms(rdma_end_ms));
+	char peer[sizeof(s->conn.peer)];
+	pthread_t t;
+
+	memcpy(peer, s->conn.peer, sizeof(peer));
+	if (!s->stands || thread_start(&t, "ft-rdma-end", give_back_rest, s)) {
+		give_back_rest(s);
+		return;
+	}
+	if (pthread_clockjoin_np(t, NULL, CLOCK_MONOTONIC, &until) == 0)
+		return;
+	pthread_detach(t);
+	log_warn("rdma",
+		 "%s: the kernel keeps the queue pairs of a connection that is over, for more than %u ms: a thread "
+		 "waits for it",
+		 peer, rdma_end_ms);
+}
+
+void rdma_conn_destroy(struct rdma *s)
+{
+	if (!s)
+		return;
+	if (s->stands)
+		rdma_goodbye(s);
+	stop_queue_pairs(s);
+	give_back_memory(s);
+	give_back_in_time(s);
 }

@@ -251,8 +251,9 @@ int rdma_conn_stand(struct rdma *s, struct ft_error *err);
 void rdma_conn_destroy(struct rdma *s);
 /* rdma_conn_events - take what the connection manager has to say.  Lock held. */
 void rdma_conn_events(struct rdma *s);
-/* rdma_linger_ms - how long the last words may take; 300.  Tests set it. */
-extern unsigned rdma_linger_ms;
+/* rdma_linger_ms - how long the last words may take; 300.  rdma_end_ms - how long who closes waits for the kernel to give back queue pairs; 1000.
+ * Tests set them. */
+extern unsigned rdma_linger_ms, rdma_end_ms;
 
 /* rdma_reg, rdma_dereg - memory of this side; counted.  @use says for the sentence what it is; -ENOMEM names RLIMIT_MEMLOCK when that is
  * the likely reason.  Any thread, with or without the lock. */
