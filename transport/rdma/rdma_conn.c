@@ -548,10 +548,8 @@ static void give_back_memory(struct rdma *s)
 		munmap(s->slots, s->slots_bytes);
 }
 
-static void *give_back_rest(void *user)
+static void give_back_rest(struct rdma *s)
 {
-	struct rdma *s = user;
-
 	for (uint32_t i = 0; i < s->made; i++)
 		if (s->lane[i].attached)
 			s->fabric->destroy_qp(s->lane[i].id);
@@ -570,24 +568,75 @@ static void *give_back_rest(void *user)
 	pthread_mutex_destroy(&s->lock);
 	conn_fini(&s->conn);
 	free(s);
+}
+
+/* A thread that gives back, and who waits for it: whoever is later frees this. */
+struct ending {
+	struct rdma *conn;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	bool over, left;
+};
+
+static void ending_free(struct ending *e)
+{
+	pthread_cond_destroy(&e->cond);
+	pthread_mutex_destroy(&e->lock);
+	free(e);
+}
+
+static void *ending_main(void *user)
+{
+	struct ending *e = user;
+	bool left;
+
+	give_back_rest(e->conn);
+	pthread_mutex_lock(&e->lock);
+	e->over = true;
+	left = e->left;
+	pthread_cond_signal(&e->cond);
+	pthread_mutex_unlock(&e->lock);
+	if (left)
+		ending_free(e);
 	return NULL;
+}
+
+/* false: it takes longer. */
+static bool ending_wait(struct ending *e, uint64_t deadline)
+{
+	bool over;
+
+	pthread_mutex_lock(&e->lock);
+	while (!e->over && cond_wait_until(&e->cond, &e->lock, deadline) != -ETIMEDOUT)
+		;
+	over = e->over;
+	e->left = !over;
+	pthread_mutex_unlock(&e->lock);
+	return over;
 }
 
 /* The kernel may hold whoever destroys a queue pair for as long as it likes: soft RoCE does so while a packet of it lies in a network
  * device that is down (rxe_destroy_qp(), Linux 6.12).  Who closes has a guest to care for: he waits @rdma_end_ms and no longer. */
 static void give_back_in_time(struct rdma *s)
 {
-	struct timespec until = timespec_of_ns(deadline_in_ms(rdma_end_ms));
+	struct ending *e = s->stands ? calloc(1, sizeof(*e)) : NULL;
 	char peer[sizeof(s->conn.peer)];
 	pthread_t t;
 
+	if (!e)
+		return give_back_rest(s);
+	e->conn = s;
+	pthread_mutex_init(&e->lock, NULL);
+	cond_init(&e->cond);
 	memcpy(peer, s->conn.peer, sizeof(peer));
-	if (!s->stands || thread_start(&t, "ft-rdma-end", give_back_rest, s)) {
-		give_back_rest(s);
-		return;
+	if (thread_start(&t, "ft-rdma-end", ending_main, e)) {
+		ending_free(e);
+		return give_back_rest(s);
 	}
-	if (pthread_clockjoin_np(t, NULL, CLOCK_MONOTONIC, &until) == 0)
-		return;
+	if (ending_wait(e, deadline_in_ms(rdma_end_ms))) {
+		pthread_join(t, NULL);
+		return ending_free(e);
+	}
 	pthread_detach(t);
 	log_warn("rdma",
 		 "%s: the kernel keeps the queue pairs of a connection that is over, for more than %u ms: a thread "
