@@ -19,7 +19,10 @@
 #define OVERSLEPT_MS                                                                                                   \
 	250 /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
 #define PACE_MS 50 /* first wait before a full sync after one that was lost at its end */
-#define BYE_MS 200 /* how long an orderly end may wait for room in the socket */
+/* How long what is told last may wait for room in the socket: a reason, while the guest's output waits; and that the end is an orderly one,
+ * without which the other side takes it for a loss. */
+#define REASON_MS 200
+#define BYE_MS 1000
 
 /* ---- the end of a connection ---- */
 
@@ -46,7 +49,7 @@ void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why)
 		return;
 	log_warn("primary", "%s: %s", p->s->name, why->msg);
 	if (code != FTW_CODE_NONE)
-		link_send_reason(p->link, FTW_ERROR, code, why->msg, deadline_in_ms(BYE_MS));
+		link_send_reason(p->link, FTW_ERROR, code, why->msg, deadline_in_ms(REASON_MS));
 	tp_cancel(p->link->conn);
 }
 

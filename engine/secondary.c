@@ -11,7 +11,7 @@
 #include "log.h"
 #include "thread.h"
 
-#define BYE_MS 200 /* an orderly end does not wait longer for room in the socket */
+#define BYE_MS 1000 /* an orderly end does not wait longer for room in the socket */
 
 /* ---- the link, used by another thread than ft-receive ---- */
 
