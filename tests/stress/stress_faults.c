@@ -898,7 +898,7 @@ static void points(const struct report counted[WAY_COUNT], bool all)
 
 	for (unsigned way = 0; way < WAY_COUNT; way++) {
 		struct fault f = { .way = way, .op = SIM_OP_COUNT, .persistent = true };
-		uint64_t step = counted[way].all_hits / (all ? 60 : 6) + 1;
+		uint64_t step = counted[way].all_hits / (all ? 60 : ONE_WAY ? 2 : 6) + 1;
 
 		for (size_t i = 0; names[i]; i++) {
 			bool turn = is_turn(counted, way, i);
@@ -920,12 +920,14 @@ static void ops(bool all)
 
 		for (f.nth = 1; f.nth <= (all ? 8 : 2 - ONE_WAY); f.nth++) {
 			f.persistent = false;
-			begin(&f);
+			if (!ONE_WAY || op % 2 == 0)
+				begin(&f);
 			f.persistent = true;
-			begin(&f);
+			if (!ONE_WAY || op % 2 == 1)
+				begin(&f);
 		}
 	}
-	for (unsigned i = 0; i < 12; i++) {
+	for (unsigned i = 0; i < (ONE_WAY ? 4 : 12); i++) {
 		struct fault f = { .way = WAY_TCP,
 				   .op = i % 2 ? SIM_OP_RESUME : SIM_OP_PAUSE,
 				   .in_hold = true,
