@@ -161,6 +161,17 @@ int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, 
 	return tp_write(l->conn, lane, window, offset, iov, nr_iov, ticket, deadline, err);
 }
 
+bool link_hear_first(struct link *l, int r)
+{
+	uint64_t now = now_ns(), first = 0;
+
+	if (r != -EPIPE && r != -ECONNRESET)
+		return false;
+	if (atomic_compare_exchange_strong(&l->cut_off_ns, &first, now))
+		first = now;
+	return now < first + LINK_HEAR_MS * NS_PER_MS;
+}
+
 /* -EALREADY: a repetition, to be dropped. */
 static int check_seq(struct link *l, uint32_t lane, const struct record_head *head, struct ft_error *err)
 {
@@ -234,9 +245,13 @@ static void *begin_spare(struct link *l, uint32_t *seq)
 int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err)
 {
 	struct heartbeat h = { .time_ns = now_ns(), .echo_ns = echo_ns };
+	uint64_t cut_off = atomic_load(&l->cut_off_ns);
 	uint32_t seq;
-	void *buf = begin_spare(l, &seq);
+	void *buf;
 
+	if (cut_off && now_ns() >= cut_off + LINK_HEAR_MS * NS_PER_MS)
+		return err_set(err, -EPIPE, "the peer has closed, and does not say why");
+	buf = begin_spare(l, &seq);
 	return buf ? link_end(l, 0, create_heartbeat(buf, seq, &h), deadline, err) : -EAGAIN;
 }
 

@@ -28,6 +28,7 @@ struct link {
 	uint32_t reserve;	     /* credits of lane 0 that heartbeats and progress leave to the records that must go */
 	struct link_lane *lane;
 	uint8_t *in;		     /* receive thread: the message that link_receive() gave last */
+	_Atomic uint64_t cut_off_ns; /* when sending failed because the peer had closed; 0: it did not */
 	_Atomic uint64_t duplicates; /* records that came twice and were dropped */
 	uint64_t counted_out, counted_in, counted_twice; /* by link_count() */
 };
@@ -64,12 +65,19 @@ int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct re
 
 /* Records that may be left out: a heartbeat, a word of progress.  They go only if nobody else is sending on lane 0 and half of the peer's
  * credits are there, so they never wait for the peer: who receives must not wait in sending, or the credit that it waits for stands
- * unread behind a message.  -EAGAIN: it was left out. */
+ * unread behind a message.  -EAGAIN: it was left out.  Who receives learns by its heartbeats that no reason came (link_hear_first()). */
 int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err);
 int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline, struct ft_error *err);
 
 /* Records of lane 0 that must go.  Behind link_send_reason() nothing goes on lane 0 any more (-ESHUTDOWN). */
 int link_send_mark(struct link *l, uint32_t type, uint64_t epoch, uint64_t deadline, struct ft_error *err);
 int link_send_reason(struct link *l, uint32_t type, uint32_t code, const char *text, uint64_t deadline);
+
+/* How long is listened for the reason of a peer that takes nothing any more.  What it said last is here by then, or is lost. */
+#define LINK_HEAR_MS 1000
+
+/* link_hear_first - sending gave @r.  True: because the peer has closed; why is told by what is still to be received, perhaps a goodbye, and
+ * who sends leaves it to who receives.  False: another failure, or LINK_HEAR_MS have passed since the first of them. */
+bool link_hear_first(struct link *l, int r);
 
 #endif

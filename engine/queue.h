@@ -13,12 +13,7 @@
 #include "clock.h"
 
 /* ThreadSanitizer sees neither liburcu's barriers nor sem_clockwait(): it is told that a get comes after its put. */
-#ifdef __has_feature
-#if __has_feature(thread_sanitizer)
-#define QUEUE_TSAN
-#endif
-#endif
-#if defined(__SANITIZE_THREAD__) || defined(QUEUE_TSAN)
+#ifdef FT_TSAN
 void __tsan_acquire(void *addr);
 void __tsan_release(void *addr);
 #define queue_order_put(q) __tsan_release(q)

@@ -41,7 +41,7 @@ static int committed(struct secondary *c, struct reception *rx, struct ft_error 
 	c->apply_wanted = true;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
-	return secondary_is_gone(r) ? 0 : r;
+	return link_hear_first(c->link, r) ? 0 : r;
 }
 
 static int on_page_record(struct secondary *c, struct reception *rx, uint32_t lane, const void *msg, size_t len,
@@ -152,7 +152,7 @@ static int keep_time(struct secondary *c, struct reception *rx, bool quiet, stru
 		uint64_t deadline = rx->heard_ns + limit > now + beat ? rx->heard_ns + limit : now + beat;
 		int r = link_send_heartbeat(c->link, rx->echo_ns, deadline, err);
 
-		if (r && r != -EAGAIN && !secondary_is_gone(r))
+		if (r && r != -EAGAIN && !link_hear_first(c->link, r))
 			return r == -ETIMEDOUT ? silent(c, now_ns() - rx->heard_ns, err) : r;
 		rx->beat_ns = now;
 		link_count(c->link, &c->s->stats);

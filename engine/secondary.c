@@ -94,7 +94,7 @@ static void answer_applied(struct secondary *c, uint64_t epoch)
 	r = secondary_open_image(c, c->link, &err);
 	if (!r)
 		r = link_send_mark(c->link, FTW_APPLIED, epoch, deadline_in_ms(SEND_MS), &err);
-	if (r && !secondary_is_gone(r)) {
+	if (r && !link_hear_first(c->link, r)) {
 		log_warn("secondary", "%s: applied of epoch %llu: %s", s->name, (unsigned long long)epoch, err.msg);
 		tp_cancel(c->link->conn);
 	}

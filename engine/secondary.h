@@ -19,7 +19,6 @@
 #ifndef FT_SECONDARY_H
 #define FT_SECONDARY_H
 
-#include <errno.h>
 #include "link.h"
 #include "session.h"
 #include "standby.h"
@@ -56,12 +55,6 @@ struct secondary {
 };
 
 /* -- secondary.c -- */
-/* secondary_is_gone - sending failed because the peer has closed: why is told by what is still to be received, perhaps a goodbye. */
-static inline bool secondary_is_gone(int r)
-{
-	return r == -EPIPE || r == -ECONNRESET;
-}
-
 /* secondary_end_connection - tell the peer, cut, wait until ft-receive has ended.  Any other thread of this side. */
 void secondary_end_connection(struct secondary *c, const char *why);
 /* secondary_wait_applied - until no epoch is committed and not applied. */

@@ -353,6 +353,16 @@ static int ship_on(struct primary *p, struct shipment *sh, struct flights *f, st
 	return now ? ship(p, sh, f, now, err) : 0;
 }
 
+static void await_loss(struct primary *p, uint64_t deadline)
+{
+	struct ft_session *s = p->s;
+
+	pthread_mutex_lock(&s->lock);
+	while (!p->lost && cond_wait_until(&s->cond, &s->lock, deadline) == 0)
+		;
+	pthread_mutex_unlock(&s->lock);
+}
+
 void *ship_main(void *arg)
 {
 	struct primary *p = arg;
@@ -368,6 +378,8 @@ void *ship_main(void *arg)
 		r = ship_on(p, &sh, &flights, &next, &err);
 		if (r) {
 			err_prefix(&err, "sending epoch %llu to the secondary", (unsigned long long)sh.epoch);
+			if (link_hear_first(p->link, r))
+				await_loss(p, deadline_in_ms(LINK_HEAR_MS)); /* ft-answer knows better why */
 			primary_lose(p, FTW_CODE_NONE, &err);
 		}
 	}
@@ -562,7 +574,7 @@ static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft
 		uint64_t deadline = a->heard_ns + limit > now + beat ? a->heard_ns + limit : now + beat;
 		int r = link_send_heartbeat(p->link, a->echo_ns, deadline, err);
 
-		if (r && r != -EAGAIN)
+		if (r && r != -EAGAIN && !link_hear_first(p->link, r))
 			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
 		link_count(p->link, &p->s->stats);

@@ -33,7 +33,7 @@
 #define WAIT_MS 30000u
 #define WARM_UP 20u /* cycles before descriptors and memory are measured */
 /* Of resident memory; one connection has 2.5 MB.  A sanitizer keeps what was freed, and finds leaks by itself. */
-#ifdef __SANITIZE_ADDRESS__
+#ifdef FT_ASAN
 #define GROWTH_BYTES (256u << 20)
 #else
 #define GROWTH_BYTES (1u << 20)

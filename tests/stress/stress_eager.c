@@ -24,7 +24,7 @@
 #include "thread.h"
 #include "transport.h"
 
-#if defined(__SANITIZE_THREAD__) || defined(QUEUE_TSAN)
+#ifdef FT_TSAN
 #define UNDER_TSAN 1 /* it would see the race of "bite", which is there on purpose */
 #else
 #define UNDER_TSAN 0

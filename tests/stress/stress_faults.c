@@ -9,7 +9,8 @@
  *  - the primary's guest runs, but for FENCED; a fault that happened once did not keep the protection from coming about;
  *  - every call came back within its bound, with a sentence if it failed; threads, descriptors and memory are all given back.
  *
- * stress_faults                  a choice of faults, for ctest: each point once in each way that comes to it, and for good in one of them
+ * stress_faults                  a choice of faults, for ctest: each point once in each way that comes to it, and in one of them also at
+ *                                later hits and for good
  * stress_faults --all            more than a thousand runs: the first 8 hits of each name, then ever larger steps, until a run meets no fault
  * stress_faults --way WAY [--only NAME] --nth N [--persistent]    one run, as a failing one is told
  * stress_faults --way WAY --op OP --nth N [--persistent]          one run in which the VMM fails
@@ -36,7 +37,7 @@
 #include "proxy.h"
 
 #define TRIES 5u
-#ifdef __SANITIZE_THREAD__ /* ten times as slow: each point in one way, once or for good */
+#ifdef FT_TSAN /* ten times as slow: each point in one way, once or for good */
 #define ONE_WAY true
 #define SLOWER 4u
 #else
@@ -200,7 +201,7 @@ static void make_machines(struct world *w)
 	sim_config_init(&cfg);
 	cfg.region_bytes[0] = 300 * FT_PAGE_SIZE;
 	cfg.prefill_pages = 60;
-	cfg.rate = 10000;
+	cfg.rate = 3000;
 	cfg.output_every = 10;
 	cfg.state_bytes = 3000;
 	CHECK_OK(sim_create(&w->primary_sim, &cfg, false, &err), err);
@@ -304,7 +305,7 @@ static void step_primary(struct world *w)
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
 	/* output stays held after a loss until the standby is back or the operator says otherwise: so at most one is free at any time */
 	pair_settings(&cfg,
-		      "interval=4,heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M,staging-bytes=24M,suspect=300,"
+		      "interval=4,heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M,staging-bytes=16M,suspect=300,"
 		      "reconnect=10,connect-timeout=500,commit-timeout=2000");
 	cfg.on_loss = FT_ON_LOSS_HOLD;
 	cfg.identity = sim_identity(w->primary_sim);
@@ -410,7 +411,7 @@ static void step_checkpoint(struct world *w)
 	int r = -1;
 
 	for (unsigned i = 0; i < TRIES && r; i++) {
-		r = CALL(CALL_MS + WAIT_SHORT_MS, &err, ft_session_checkpoint(w->primary, WAIT_SHORT_MS, &epoch, &err));
+		r = CALL(CALL_MS + patience(w), &err, ft_session_checkpoint(w->primary, patience(w), &epoch, &err));
 		if (r)
 			reach(w, 1);
 	}
@@ -902,11 +903,12 @@ static void points(const struct report counted[WAY_COUNT], bool all)
 
 		for (size_t i = 0; names[i]; i++) {
 			bool turn = is_turn(counted, way, i);
+			uint64_t hits = counted[way].hits[i], first = hits > 0;
 
 			if (!ONE_WAY || (turn && i % 2 == 0))
-				one_name(way, names[i], counted[way].hits[i], false, all);
+				one_name(way, names[i], turn || all ? hits : first, false, all);
 			if (all || (turn && (!ONE_WAY || i % 2 == 1)))
-				one_name(way, names[i], counted[way].hits[i], true, all);
+				one_name(way, names[i], hits, true, all);
 		}
 		for (f.nth = 1; f.nth <= counted[way].all_hits; f.nth += step) /* everything fails from there on */
 			begin(&f);

@@ -2,7 +2,9 @@
 /* stress_hostile.c - peers that make valid records and send them at the wrong time, on the wrong lane, of the wrong epoch.
  * Every record type of docs/protocol.md, on every lane, of several epochs, at every stage of a connection, once against a secondary and once
  * against a primary.  What is not allowed ends the connection with a reason on both sides; the standby image is that of the
- * last acknowledged epoch, the guest of a primary runs, and the next peer is served.  Under the sanitizers: and nothing else happens. */
+ * last acknowledged epoch, the guest of a primary runs, and the next peer is served.  Under the sanitizers: and nothing else happens.
+ *
+ * stress_hostile [--every N]     each N-th of those records */
 #include <errno.h>
 #include <inttypes.h>
 #include <string.h>
@@ -14,6 +16,7 @@
 #include "raw.h"
 
 #define LANES 2u
+#define NR(array) (sizeof(array) / sizeof((array)[0]))
 #define UNKNOWN 0x77u
 #define UNKNOWN_OPTIONAL (FTW_OPTIONAL | 0x77u)
 
@@ -230,19 +233,19 @@ static void try_secondary(struct raw_vm *vm, enum stage stage, uint32_t type, ui
 		check_image(vm, stage == COMMITTED ? 0x33 : 0x11, what);
 }
 
-static void against_secondary(void)
+static void against_secondary(unsigned every)
 {
 	struct raw_vm vm;
-	unsigned tried = 0;
+	unsigned tried = 0, n = 0;
 
 	raw_vm_secondary(&vm, NULL);
 	for (unsigned stage = 0; stage < STAGES; stage++)
-		for (unsigned t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+		for (unsigned t = 0; t < NR(types); t++)
 			for (uint32_t lane = 0; lane <= LANES; lane++)
-				for (unsigned e = 0; e < sizeof(epochs) / sizeof(epochs[0]); e++) {
+				for (unsigned e = 0; e < NR(epochs); e++) {
 					struct raw r;
 
-					if (!can_be_made(types[t], epochs[e]))
+					if (!can_be_made(types[t], epochs[e]) || n++ % every)
 						continue;
 					raw_connect(&r, vm.address, LANES); /* a good primary before each bad one */
 					raw_greet(&r, 1);
@@ -332,20 +335,20 @@ static void try_primary(struct raw_vm *vm, struct tp_listener *l, enum primary_s
 		CHECK(now_ns() < deadline, "%s: the guest stays paused", what);
 }
 
-static void against_primary(void)
+static void against_primary(unsigned every)
 {
 	struct tp_listener *l;
 	struct raw_vm vm;
-	unsigned tried = 0;
+	unsigned tried = 0, n = 0;
 	char uri[128];
 
 	l = raw_listen(uri, sizeof(uri));
 	raw_vm_primary(&vm, uri, "interval=5,reconnect=1,suspect=10s,lanes=2");
 	for (unsigned stage = 0; stage < P_STAGES; stage++)
-		for (unsigned t = 0; t < sizeof(types) / sizeof(types[0]); t++)
+		for (unsigned t = 0; t < NR(types); t++)
 			for (uint32_t lane = 0; lane <= LANES; lane++)
-				for (unsigned e = 0; e < sizeof(epochs) / sizeof(epochs[0]); e++) {
-					if (!can_be_made(types[t], epochs[e]))
+				for (unsigned e = 0; e < NR(epochs); e++) {
+					if (!can_be_made(types[t], epochs[e]) || n++ % every)
 						continue;
 					try_primary(&vm, l, (enum primary_stage)stage, types[t], lane, epochs[e]);
 					tried++;
@@ -355,18 +358,20 @@ static void against_primary(void)
 	raw_vm_close(&vm);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	unsigned every = argc == 3 && strcmp(argv[1], "--every") == 0 ? (unsigned)atoi(argv[2]) : 1;
 	uint64_t begun = now_ns();
 
+	CHECK(every > 0 && (argc == 1 || argc == 3), "usage: stress_hostile [--every N]");
 	optional_on_data_lanes();
 	printf("secondary: ");
 	fflush(stdout);
-	against_secondary();
+	against_secondary(every);
 	printf("%" PRIu64 " ms\nprimary: ", (now_ns() - begun) / NS_PER_MS);
 	fflush(stdout);
 	begun = now_ns();
-	against_primary();
+	against_primary(every);
 	printf("%" PRIu64 " ms\n", (now_ns() - begun) / NS_PER_MS);
 	return 0;
 }

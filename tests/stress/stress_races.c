@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* stress_races.c - things that meet at a bad moment: a failover and a primary that comes back, a stop and a peer that says nothing, a
  * change of regions and a greeting, a peer that was stopped for a while and the heartbeats meant for it.  One side is a session,
- * the other one raw records (support/raw.h), so that the moment can be chosen. */
+ * the other one raw records (support/raw.h), so that the moment can be chosen.
+ * Wrapped: tp_send */
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -10,9 +11,16 @@
 #include <time.h>
 #include "check.h"
 #include "clock.h"
+#include "err.h"
 #include "pair.h"
 #include "proc.h"
 #include "raw.h"
+
+#ifdef FT_TSAN
+#define ROUNDS 100u
+#else
+#define ROUNDS 300u
+#endif
 
 static void sleep_ms(unsigned ms)
 {
@@ -37,7 +45,7 @@ static void standby_suspect(struct raw_vm *vm, struct raw *r)
  * forced failover may take it. */
 static void failover_behind_hello_ack(void)
 {
-	for (int i = 0; i < 200; i++) {
+	for (int i = 0; i < (int)ROUNDS; i++) {
 		struct ft_failover_result res;
 		struct raw_vm vm;
 		struct raw r;
@@ -71,13 +79,13 @@ static void *promote(void *arg)
 }
 
 /* Either the primary is accepted or the standby is promoted, never both.  A forced failover may come after the hello-ack, but then
- * nothing of this primary reaches the machine that runs now. */
+ * nothing of this primary reaches the machine that runs now.  However long a greeting takes here, they meet: who won comes later. */
 static void failover_beside_greeting(unsigned flags)
 {
 	unsigned promoted = 0, accepted = 0;
 
-	for (unsigned i = 0; i < 300; i++) {
-		struct promoter p = { .flags = flags, .delay_us = i * 7 % 600 };
+	for (unsigned i = 0, delay_us = 100; i < ROUNDS; i++) {
+		struct promoter p = { .flags = flags, .delay_us = delay_us };
 		struct record_head head = { 0 };
 		struct raw_vm vm;
 		struct raw r;
@@ -102,6 +110,7 @@ static void failover_beside_greeting(unsigned flags)
 		}
 		CHECK(flags || !(p.res.outcome == FT_FAILOVER_DONE && head.type == FTW_HELLO_ACK),
 		      "round %u: the primary was accepted, and the standby promoted", i);
+		delay_us = ack && head.type == FTW_ACK ? delay_us - delay_us / 8 : delay_us + delay_us / 4 + 1;
 		raw_close(&r);
 		raw_vm_close(&vm);
 	}
@@ -441,6 +450,113 @@ static void bye_is_last(void)
 	tp_listener_close(l);
 }
 
+/* ---- a peer that takes nothing any more, and has said why ---- */
+
+static _Atomic(struct tp_conn *) sends_alone; /* everybody else's sends fail; NULL: nobody's */
+
+int __real_tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned nr_iov, uint64_t deadline,
+		   struct ft_error *err);
+int __wrap_tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned nr_iov, uint64_t deadline,
+		   struct ft_error *err);
+
+int __wrap_tp_send(struct tp_conn *c, uint32_t lane, const struct iovec *iov, unsigned nr_iov, uint64_t deadline,
+		   struct ft_error *err)
+{
+	struct tp_conn *alone = atomic_load(&sends_alone);
+
+	if (alone && c != alone)
+		return err_set(err, -EPIPE, "the peer has closed");
+	return __real_tp_send(c, lane, iov, nr_iov, deadline, err);
+}
+
+static void check_reason(struct ft_session *s, const char *text)
+{
+	struct ft_status st;
+
+	ft_session_status(s, &st);
+	CHECK(strstr(st.reason, text), "the reason is '%s', and not '%s'", st.reason, text);
+}
+
+static void protected_by(struct raw *r, struct tp_listener *l)
+{
+	const struct hello_ack ack = {
+		.version = 1, .placement = 1, .epoch_credits = 1, .heartbeat_ms = 100, .heartbeat_misses = 1000
+	};
+
+	raw_accept(r, l);
+	raw_expect_hello(r);
+	raw_hello_ack(r, &ack);
+	CHECK(raw_await_commit(r) == 1 && raw_mark(r, FTW_ACK, 1) && raw_mark(r, FTW_APPLIED, 1),
+	      "the primary has gone");
+}
+
+/* Sends fail on both threads of the primary, and on both of the secondary, before the last word is read. */
+static void goodbye_is_heard(void)
+{
+	struct tp_listener *l;
+	struct raw_vm vm;
+	struct raw r;
+	char uri[128];
+
+	l = raw_listen(uri, sizeof(uri));
+	raw_vm_primary(&vm, uri, "interval=10,heartbeat=20,suspect=10s");
+	protected_by(&r, l);
+	atomic_store(&sends_alone, r.link->conn);
+	sleep_ms(100);
+	link_send_reason(r.link, FTW_BYE, FTW_CODE_STOPPED, "the host is shut down", deadline_in_ms(WAIT_MS));
+	pair_wait(vm.session, STATE(SUSPECT));
+	check_reason(vm.session, "the host is shut down");
+	atomic_store(&sends_alone, NULL);
+	raw_close(&r);
+	raw_vm_close(&vm);
+	tp_listener_close(l);
+
+	raw_vm_secondary(&vm, "heartbeat=20");
+	raw_connect(&r, vm.address, 1);
+	raw_greet(&r, 1);
+	raw_epoch(&r, 1, 0x11);
+	atomic_store(&sends_alone, r.link->conn);
+	CHECK(raw_pages(&r, 1, 2, 1, 1, 0x22) && raw_commit(&r, 2), "the secondary has gone");
+	sleep_ms(100);
+	link_send_reason(r.link, FTW_BYE, FTW_CODE_STOPPED, "the end", deadline_in_ms(WAIT_MS));
+	pair_wait(vm.session, STATE(WAITING));
+	atomic_store(&sends_alone, NULL);
+	raw_close(&r);
+	raw_vm_close(&vm);
+}
+
+/* The peer takes nothing, says no last word, and its heartbeats come: that is the end as well. */
+static void no_goodbye_comes(void)
+{
+	struct tp_listener *l;
+	struct raw_vm vm;
+	struct raw r;
+	char uri[128];
+
+	l = raw_listen(uri, sizeof(uri));
+	raw_vm_primary(&vm, uri, "interval=10,heartbeat=50,heartbeat-misses=1000,commit-timeout=100s,suspect=100s");
+	protected_by(&r, l);
+	atomic_store(&sends_alone, r.link->conn);
+	pair_wait(vm.session, STATE(SUSPECT));
+	check_reason(vm.session, "the peer has closed");
+	atomic_store(&sends_alone, NULL);
+	raw_close(&r);
+	raw_vm_close(&vm);
+	tp_listener_close(l);
+
+	raw_vm_secondary(&vm, "heartbeat=50,heartbeat-misses=1000");
+	raw_connect(&r, vm.address, 1);
+	raw_greet(&r, 1);
+	raw_epoch(&r, 1, 0x11);
+	atomic_store(&sends_alone, r.link->conn);
+	CHECK(raw_pages(&r, 1, 2, 1, 1, 0x22) && raw_commit(&r, 2), "the secondary has gone");
+	pair_wait(vm.session, STATE(STANDBY_SUSPECT));
+	check_reason(vm.session, "the peer has closed");
+	atomic_store(&sends_alone, NULL);
+	raw_close(&r);
+	raw_vm_close(&vm);
+}
+
 /* ---- the operator ---- */
 
 static void checkpoint_while_held(void)
@@ -527,6 +643,8 @@ static const struct scenario {
 	{ "regions-in-greeting", regions_in_greeting },
 	{ "stop-beside-mute", stop_beside_mute },
 	{ "bye-is-last", bye_is_last },
+	{ "goodbye-is-heard", goodbye_is_heard },
+	{ "no-goodbye-comes", no_goodbye_comes },
 	{ "checkpoint-while-held", checkpoint_while_held },
 	{ "near-cap-the-guest-runs", near_cap_the_guest_runs },
 	{ "octets-are-counted", octets_are_counted },

@@ -7,10 +7,10 @@
 #include "fabric_fake_private.h"
 
 #include <errno.h>
-#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 #include "check.h"
@@ -603,6 +603,7 @@ static void *thread(void *arg)
 	unsigned n, soon;
 
 	(void)arg;
+	prctl(PR_SET_TIMERSLACK, 1); /* ns */
 	pthread_mutex_lock(&fake_lock);
 	while (!fake.stop) {
 		n = list_choices(&soon);
@@ -618,7 +619,8 @@ static void *thread(void *arg)
 		if (fake.pause_us > 0 && rng_next(&rng) % 8 == 0)
 			nanosleep(&(struct timespec){ .tv_nsec = (long)(rng_next(&rng) % fake.pause_us) * 1000 }, NULL);
 		else
-			sched_yield();
+			nanosleep(&(struct timespec){ .tv_nsec = 1 },
+				  NULL); /* sched_yield() would wait for all that compute */
 		pthread_mutex_lock(&fake_lock);
 	}
 	pthread_mutex_unlock(&fake_lock);

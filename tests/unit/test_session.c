@@ -297,7 +297,7 @@ static unsigned nr_fds(void)
 	return n;
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef FT_ASAN
 #define SLACK_KIB (512u << 10) /* it keeps what is freed for a while, and finds leaks by itself */
 #else
 #define SLACK_KIB 4096u
