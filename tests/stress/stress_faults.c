@@ -39,7 +39,7 @@
 #define TRIES 5u
 #ifdef FT_TSAN /* ten times as slow: each point in one way, once or for good */
 #define ONE_WAY true
-#define SLOWER 4u
+#define SLOWER 2u
 #else
 #define ONE_WAY false
 #define SLOWER 1u

@@ -18,8 +18,12 @@
 
 #ifdef FT_TSAN
 #define ROUNDS 100u
+#define LANES_STEP 3u
+#define PAGES_PER_S 10000u
 #else
 #define ROUNDS 300u
+#define LANES_STEP 1u
+#define PAGES_PER_S 50000u
 #endif
 
 static void sleep_ms(unsigned ms)
@@ -317,7 +321,7 @@ static void stopped_in_suspect(void)
 
 static void many_lanes(void)
 {
-	for (unsigned lanes = 2; lanes <= 8; lanes++) {
+	for (unsigned lanes = 2; lanes <= 8; lanes += LANES_STEP) {
 		struct pair_options opt;
 		char settings[64];
 		struct pair p;
@@ -327,7 +331,7 @@ static void many_lanes(void)
 		opt.primary = settings;
 		opt.compare = true;
 		opt.sim.region_bytes[0] = 32u << 20; /* several slabs, so several lanes, in the page space */
-		opt.sim.rate = 50000;
+		opt.sim.rate = PAGES_PER_S;
 		pair_open(&p, &opt);
 		pair_wait_protected(&p);
 		pair_wait_applied(&p, 8);
