@@ -191,6 +191,7 @@ static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch,
 	atomic_store(&s->epoch_running, job->epoch + 1);
 	if (s->ops.output_cut)
 		s->ops.output_cut(s->user, job->epoch);
+	atomic_store(&p->output_ns, 0); /* of this epoch; a word that comes too late costs one epoch more */
 	p->output_held = true;
 	job->state.len = 0;
 	r = s->ops.save_state(s->user, &job->state, err);
@@ -261,11 +262,29 @@ static uint64_t least_run(const struct primary *p, const struct ft_config *cfg)
 	return p->resumed_ns + cfg->interval_ms * NS_PER_MS / 4;
 }
 
-static uint64_t due(struct primary *p, const struct ft_config *cfg)
+static uint64_t later(uint64_t a, uint64_t b)
 {
-	uint64_t at = p->paused_ns + cfg->interval_ms * NS_PER_MS, least = least_run(p, cfg);
+	return a > b ? a : b;
+}
 
-	return at > least ? at : least;
+/* With output held its wait ends the epoch, but for the guest's least run of "output-gap". */
+static uint64_t due_for_output(const struct primary *p, const struct ft_config *cfg)
+{
+	uint64_t since = atomic_load(&p->output_ns);
+
+	if (!cfg->output_cut || !since)
+		return DEADLINE_NEVER;
+	return later(since + cfg->output_wait_ms * NS_PER_MS, p->resumed_ns + cfg->output_gap_ms * NS_PER_MS);
+}
+
+/* @for_output: not for the interval. */
+static uint64_t due(const struct primary *p, const struct ft_config *cfg, bool *for_output)
+{
+	uint64_t at = later(p->paused_ns + cfg->interval_ms * NS_PER_MS, least_run(p, cfg));
+	uint64_t output = due_for_output(p, cfg);
+
+	*for_output = output < at;
+	return *for_output ? output : at;
 }
 
 static bool job_free_locked(const struct primary *p)
@@ -285,7 +304,7 @@ int epoch_wait(struct primary *p, bool *cut)
 {
 	struct ft_session *s = p->s;
 	struct ft_config cfg;
-	bool early = false;
+	bool early = false, for_output = false;
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
@@ -293,13 +312,15 @@ int epoch_wait(struct primary *p, bool *cut)
 		uint64_t until;
 
 		cfg = s->cfg;
-		until = p->held ? DEADLINE_NEVER : due(p, &cfg);
+		for_output = false;
+		until = p->held ? DEADLINE_NEVER : due(p, &cfg, &for_output);
 		if (p->lost || s->stopping) {
 			r = -ENOTCONN;
 			break;
 		}
 		if ((wanted_locked(p) || now_ns() >= until) && job_free_locked(p)) {
 			early = p->cut_now;
+			for_output &= !wanted_locked(p);
 			break;
 		}
 		if (cfg.at_cap == FT_AT_CAP_CUT && s->ops.estimate_dirty && !p->held && job_free_locked(p)) {
@@ -315,6 +336,7 @@ int epoch_wait(struct primary *p, bool *cut)
 			}
 			if (near) {
 				stats_count(&s->stats, FT_COUNTER_CAP_CUTS, 1);
+				for_output = false;
 				break;
 			}
 			until = look < until ? look : until;
@@ -331,6 +353,8 @@ int epoch_wait(struct primary *p, bool *cut)
 	pthread_mutex_unlock(&s->lock);
 	if (early)
 		stats_count(&s->stats, FT_COUNTER_EARLY_CUTS, 1);
+	if (for_output && !r)
+		stats_count(&s->stats, FT_COUNTER_OUTPUT_CUTS, 1);
 	return r;
 }
 

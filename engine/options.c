@@ -27,7 +27,7 @@
 enum setting {
 	NAME, PEER, LISTEN, IDENTITY, RECORD, RECORD_PAYLOAD, INTERVAL, LANES, HEARTBEAT, HEARTBEAT_MISSES,
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
-	STAGING_BYTES, AT_CAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
+	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES, NR_SETTINGS
 };
 
@@ -67,6 +67,9 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[STAGING_BYTES] = SIZE("staging-bytes", PRIMARY, 16 * MIB, TIB, "256M", "memory for captured pages that are not yet sent"),
 	[AT_CAP] = CHOICE("at-cap", PRIMARY | LIVE, "cut|slow", "cut",
 			  "when that memory runs short: cut the epoch early, or slow the guest"),
+	[OUTPUT_CUT] = BOOL("output-cut", PRIMARY | LIVE, "on", "end the epoch when the guest has sent something that is held"),
+	[OUTPUT_WAIT] = UINT("output-wait", PRIMARY | LIVE, 0, HOUR_MS, "ms", "0", "how long it may wait for more, to be sent with it"),
+	[OUTPUT_GAP] = UINT("output-gap", PRIMARY | LIVE, 0, HOUR_MS, "ms", "20", "how long the guest runs at least before such an end"),
 	[STATE_MAX] = SIZE("state-max", BOTH, 4 * KIB, 4 * GIB, "64M", "largest device state of one epoch"),
 	[HUGE_PAGES] = BOOL("huge-pages", PRIMARY, "on", "ask for huge pages for staging memory"),
 	[LOCK_MEMORY] = BOOL("lock-memory", BOTH, "off", "lock staging and receive memory into RAM"),
@@ -105,6 +108,9 @@ static const size_t field[NR_SETTINGS] = {
 	[SYNC_PAUSE] = FIELD(sync_pause_ms),
 	[STAGING_BYTES] = FIELD(staging_bytes),
 	[AT_CAP] = FIELD(at_cap),
+	[OUTPUT_CUT] = FIELD(output_cut),
+	[OUTPUT_WAIT] = FIELD(output_wait_ms),
+	[OUTPUT_GAP] = FIELD(output_gap_ms),
 	[STATE_MAX] = FIELD(state_max),
 	[HUGE_PAGES] = FIELD(huge_pages),
 	[LOCK_MEMORY] = FIELD(lock_memory),

@@ -6,6 +6,7 @@
  *   head                     free_to                               tail
  *    |--- may leave, not yet taken ---|--- epoch n ---|--- n+1 ---|-- running epoch --|
  *                                                  cut n        cut n+1
+ * A packet is its length and then its octets; only whole ones are offered.
  * Must hold: head <= free_to <= every cut <= tail; with holding off, free_to == tail. */
 #include <errno.h>
 #include <pthread.h>
@@ -15,6 +16,11 @@
 #include "faultpoint.h"
 
 #define CUTS_MAX 64u /* epochs cut and not released; the engine has two on their way at most */
+
+/* Before each packet in the ring. */
+struct packet_head {
+	uint32_t len;
+};
 
 struct cut {
 	uint64_t epoch, at; /* octets before position @at belong to epochs <= @epoch */
@@ -30,10 +36,11 @@ struct ft_output {
 	struct cut cut[CUTS_MAX];
 	unsigned nr_cuts;
 	bool holding;
+	uint8_t *packet; /* NULL: octets; else room for one packet that lies around the end of the ring */
 };
 
-int ft_output_open(struct ft_output **out, uint64_t cap_bytes, size_t (*emit)(void *user, const void *buf, size_t len),
-		   void *user)
+static int open_output(struct ft_output **out, uint64_t cap_bytes, size_t packet_max,
+		       size_t (*emit)(void *user, const void *buf, size_t len), void *user)
 {
 	struct ft_output *o;
 
@@ -44,7 +51,10 @@ int ft_output_open(struct ft_output **out, uint64_t cap_bytes, size_t (*emit)(vo
 	if (!o)
 		return -ENOMEM;
 	o->ring = FT_FAULT("output/ring") ? NULL : malloc(cap_bytes);
-	if (!o->ring) {
+	o->packet = packet_max ? malloc(packet_max) : NULL;
+	if (!o->ring || (packet_max && !o->packet)) {
+		free(o->ring);
+		free(o->packet);
 		free(o);
 		return -ENOMEM;
 	}
@@ -56,17 +66,59 @@ int ft_output_open(struct ft_output **out, uint64_t cap_bytes, size_t (*emit)(vo
 	return 0;
 }
 
+int ft_output_open(struct ft_output **out, uint64_t cap_bytes, size_t (*emit)(void *user, const void *buf, size_t len),
+		   void *user)
+{
+	return open_output(out, cap_bytes, 0, emit, user);
+}
+
+int ft_output_open_packets(struct ft_output **out, uint64_t cap_bytes,
+			   size_t (*emit)(void *user, const void *buf, size_t len), void *user)
+{
+	return open_output(out, cap_bytes, FT_OUTPUT_PACKET_MAX, emit, user);
+}
+
 void ft_output_close(struct ft_output *o)
 {
 	if (!o)
 		return;
 	pthread_mutex_destroy(&o->lock);
 	free(o->ring);
+	free(o->packet);
 	free(o);
 }
 
+static void get_locked(const struct ft_output *o, uint64_t from, void *to, size_t len)
+{
+	uint64_t at = from % o->cap, n = len;
+
+	if (n > o->cap - at)
+		n = o->cap - at;
+	memcpy(to, o->ring + at, n);
+	memcpy((uint8_t *)to + n, o->ring, len - n);
+}
+
+static void drain_packets_locked(struct ft_output *o)
+{
+	while (o->head < o->free_to) {
+		const uint8_t *packet;
+		struct packet_head h;
+		uint64_t from = o->head + sizeof(h), at = from % o->cap;
+
+		get_locked(o, o->head, &h, sizeof(h));
+		packet = o->ring + at;
+		if (h.len > o->cap - at) {
+			get_locked(o, from, o->packet, h.len);
+			packet = o->packet;
+		}
+		if (o->emit(o->user, packet, h.len) < h.len)
+			break;
+		o->head = from + h.len;
+	}
+}
+
 /* Offer what may leave, in at most two pieces where the ring turns over. */
-static void drain_locked(struct ft_output *o)
+static void drain_octets_locked(struct ft_output *o)
 {
 	while (o->head < o->free_to) {
 		uint64_t at = o->head % o->cap, len = o->free_to - o->head;
@@ -79,6 +131,14 @@ static void drain_locked(struct ft_output *o)
 		if (took < len)
 			break;
 	}
+}
+
+static void drain_locked(struct ft_output *o)
+{
+	if (o->packet)
+		drain_packets_locked(o);
+	else
+		drain_octets_locked(o);
 }
 
 static void put_locked(struct ft_output *o, const uint8_t *buf, size_t len)
@@ -97,12 +157,17 @@ static void put_locked(struct ft_output *o, const uint8_t *buf, size_t len)
 
 int ft_output_write(struct ft_output *o, const void *buf, size_t len)
 {
+	struct packet_head h = { .len = (uint32_t)len };
+	size_t more = o->packet ? sizeof(h) : 0;
 	int r = 0;
 
+	if (o->packet && (len == 0 || len > FT_OUTPUT_PACKET_MAX))
+		return -EMSGSIZE;
 	pthread_mutex_lock(&o->lock);
-	if (len > o->cap - (o->tail - o->head)) {
+	if (len + more > o->cap - (o->tail - o->head)) {
 		r = -ENOSPC;
 	} else {
+		put_locked(o, (const uint8_t *)&h, more);
 		put_locked(o, buf, len);
 		if (!o->holding)
 			o->free_to = o->tail;

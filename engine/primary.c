@@ -202,6 +202,16 @@ void ft_session_cut(struct ft_session *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
+void ft_session_output(struct ft_session *s)
+{
+	if (s->role != FT_ROLE_PRIMARY || atomic_load_explicit(&s->primary->output_ns, memory_order_relaxed))
+		return;
+	pthread_mutex_lock(&s->lock);
+	atomic_store(&s->primary->output_ns, now_ns());
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+}
+
 static int not_protected(struct ft_session *s, struct ft_error *err)
 {
 	struct ft_status st;

@@ -86,6 +86,7 @@ struct primary {
 	uint64_t acked, applied, sent; /* epochs of this connection */
 	uint64_t acked_ns, acked_pages; /* of the last ack: when, and how much there is to apply */
 	uint64_t regions_wanted, regions_used; /* counters of the table's changes; used 0: none in use */
+	_Atomic uint64_t output_ns; /* when the running epoch's first output was held; 0: there is none */
 	bool cut_now;		    /* ft_session_cut, ft_session_checkpoint */
 	bool want_hold;		    /* the operator wants the guest stopped */
 	bool held;		    /* and so it is */

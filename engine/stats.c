@@ -36,6 +36,7 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_CAP_CUTS] = "cap-cuts",
 	[FT_COUNTER_CAP_STALLS] = "cap-stalls",
 	[FT_COUNTER_EARLY_CUTS] = "early-cuts",
+	[FT_COUNTER_OUTPUT_CUTS] = "output-cuts",
 	[FT_COUNTER_RECONNECTS] = "reconnects",
 	[FT_COUNTER_LOSSES] = "losses",
 	[FT_COUNTER_DUPLICATES] = "duplicates",

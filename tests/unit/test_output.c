@@ -196,3 +196,88 @@ Test(output, random_programs)
 		ft_output_close(o);
 	}
 }
+
+/* ---- packets ---- */
+
+struct packets {
+	unsigned got, refuse; /* whole packets so far; that many offers are not taken */
+	bool bad;
+};
+
+/* Packet n is n % 37 + 1 octets, all of them n. */
+static size_t take_packet(void *user, const void *buf, size_t len)
+{
+	struct packets *p = user;
+	const uint8_t *octet = buf;
+
+	if (p->refuse) {
+		p->refuse--;
+		return 0;
+	}
+	p->bad |= len != p->got % 37 + 1;
+	for (size_t i = 0; i < len; i++)
+		p->bad |= octet[i] != (uint8_t)p->got;
+	p->got++;
+	return len;
+}
+
+static int put_packet(struct ft_output *o, unsigned n)
+{
+	uint8_t buf[37];
+
+	memset(buf, (int)n, sizeof(buf));
+	return ft_output_write(o, buf, n % 37 + 1);
+}
+
+Test(output, packets_leave_whole_in_order_and_with_their_epoch)
+{
+	for (unsigned seed = 1; seed <= 200; seed++) {
+		struct packets p = { 0 };
+		struct ft_output *o;
+		unsigned epoch = 1, released = 0, written = 0, allowed = 0;
+		unsigned at_cut[1000] = { 0 };
+
+		srand(seed);
+		cr_assert_eq(ft_output_open_packets(&o, 211, take_packet, &p), 0);
+		ft_output_cut(o, epoch++);
+		for (unsigned i = 0; i < 300; i++) {
+			switch (rand() % 4) {
+			case 0:
+			case 1:
+				written += put_packet(o, written) == 0;
+				break;
+			case 2:
+				ft_output_cut(o, epoch);
+				at_cut[epoch++] = written;
+				break;
+			default:
+				p.refuse = (unsigned)rand() % 3;
+				if (released + 1 < epoch)
+					allowed = at_cut[++released];
+				ft_output_release(o, released);
+				break;
+			}
+			cr_assert_leq(p.got, allowed, "seed %u step %u: %u packets out, %u allowed", seed, i, p.got, allowed);
+		}
+		p.refuse = 0;
+		ft_output_release(o, UINT64_MAX);
+		cr_assert_eq(p.got, written);
+		cr_assert(!p.bad, "seed %u: a packet was torn or out of its order", seed);
+		ft_output_close(o);
+	}
+}
+
+Test(output, packets_of_no_size_and_of_too_much)
+{
+	static uint8_t buf[FT_OUTPUT_PACKET_MAX + 1];
+	struct packets p = { 0 };
+	struct ft_output *o;
+
+	cr_assert_eq(ft_output_open_packets(&o, 1 << 20, take_packet, &p), 0);
+	cr_assert_eq(ft_output_write(o, buf, 0), -EMSGSIZE);
+	cr_assert_eq(ft_output_write(o, buf, sizeof(buf)), -EMSGSIZE);
+	ft_output_cut(o, 1);
+	cr_assert_eq(ft_output_write(o, buf, sizeof(buf) - 1), 0);
+	cr_assert_eq(ft_output_held(o), sizeof(buf) - 1 + 4);
+	ft_output_close(o);
+}

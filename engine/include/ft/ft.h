@@ -222,6 +222,9 @@ struct ft_config {
 	uint32_t lock_memory;	     /* 1: mlock staging and receive memory (RLIMIT_MEMLOCK is checked before the start) */
 	enum ft_on_loss on_loss;     /* live */
 	enum ft_at_cap at_cap;	     /* live */
+	uint32_t output_cut;	     /* live; 1: output that is held ends the epoch, see ft_session_output() */
+	uint32_t output_wait_ms;     /* live; how long it may wait for more of it */
+	uint32_t output_gap_ms;	     /* live; but the guest has run for that long */
 
 	/* of the connection: what the peer's settings say too is agreed on */
 	uint64_t rdma_chunk;	     /* octets, a power of two; the smaller of both sides' */
@@ -310,6 +313,11 @@ FT_API FT_MUST int ft_session_checkpoint(struct ft_session *s, uint32_t timeout_
 /* ft_session_cut - primary: end the running epoch soon (output is waiting, say).  Any thread, also from
  * on_event; does not wait. */
 FT_API void ft_session_cut(struct ft_session *s);
+
+/* ft_session_output - primary: the guest has sent something that is held, in the epoch that runs now.  With "output-cut" the epoch ends
+ * "output-wait" after the first such call, but not before the guest has run for "output-gap"; so an idle guest's answer waits for one
+ * pause and one round trip, and not for the interval.  Any thread, also from a callback; cheap when repeated. */
+FT_API void ft_session_output(struct ft_session *s);
 
 /* ft_session_set - change a setting marked FT_OPT_LIVE.  -EPERM: not changeable while running. */
 FT_API FT_MUST int ft_session_set(struct ft_session *s, const char *name, const char *value, struct ft_error *err);
@@ -420,6 +428,7 @@ enum ft_counter {
 	FT_COUNTER_CAP_CUTS,	   /* epochs cut early at the staging cap */
 	FT_COUNTER_CAP_STALLS,	   /* pauses that lasted longer for want of staging memory */
 	FT_COUNTER_EARLY_CUTS,	   /* epochs cut by ft_session_cut() */
+	FT_COUNTER_OUTPUT_CUTS,	   /* epochs cut because output waited */
 	FT_COUNTER_RECONNECTS, FT_COUNTER_LOSSES,
 	FT_COUNTER_DUPLICATES,	   /* records that came twice */
 	FT_COUNTER_REFUSALS,	   /* records or peers refused */
@@ -443,8 +452,14 @@ struct ft_output;
  * Until the first ft_output_cut() everything passes at once.  @cap_bytes bounds what is held. */
 FT_API FT_MUST int ft_output_open(struct ft_output **out, uint64_t cap_bytes,
 				  size_t (*emit)(void *user, const void *buf, size_t len), void *user);
+/* ft_output_open_packets - the same for packets, as the frames of a network card: each write is one, of 1 to FT_OUTPUT_PACKET_MAX octets
+ * (else -EMSGSIZE), and @emit gets one whole packet a call, which it takes (returns its length) or not (0).  Each costs 4 octets of
+ * @cap_bytes more. */
+#define FT_OUTPUT_PACKET_MAX 69632u /* a frame of 64 KiB, as offloading makes them, and its heads */
+FT_API FT_MUST int ft_output_open_packets(struct ft_output **out, uint64_t cap_bytes,
+					  size_t (*emit)(void *user, const void *buf, size_t len), void *user);
 FT_API void ft_output_close(struct ft_output *o);
-/* ft_output_write - the guest sent @len octets.  -ENOSPC at the cap: nothing was taken, cut an epoch and offer again. */
+/* ft_output_write - the guest sent @len octets, or one packet.  -ENOSPC at the cap: nothing was taken; cut an epoch and offer again, or drop it. */
 FT_API FT_MUST int ft_output_write(struct ft_output *o, const void *buf, size_t len);
 /* ft_output_room - octets that may be written before the cap. */
 FT_API uint64_t ft_output_room(struct ft_output *o);
