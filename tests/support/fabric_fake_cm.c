@@ -16,6 +16,7 @@
 
 #include "check.h"
 
+#define HUSKS_MAX 256u
 #define REQUEST_DATA 56
 #define ACCEPT_DATA 196
 #define REJECT_DATA 148
@@ -329,6 +330,13 @@ static void take_effect(struct fake_event *e)
 	}
 }
 
+static void drop_husk(struct fake_event *e)
+{
+	TAILQ_REMOVE(&fake.husks, e, link);
+	fake.nr_husks--;
+	free_event(e);
+}
+
 static int get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
 {
 	int r = fake_begin(FABRIC_GET_CM_EVENT);
@@ -346,6 +354,9 @@ static int get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event
 	take_effect(e);
 	*event = &e->ev;
 	TAILQ_INSERT_TAIL(&fake.husks, e, link);
+	fake.nr_husks++;
+	while (fake.nr_husks > HUSKS_MAX && TAILQ_FIRST(&fake.husks)->acked)
+		drop_husk(TAILQ_FIRST(&fake.husks));
 	return fake_done(0);
 }
 
@@ -1042,10 +1053,8 @@ void fake_cm_free_all(void)
 	}
 	while ((c = LIST_FIRST(&fake.channels)))
 		free_channel(c);
-	while ((e = TAILQ_FIRST(&fake.husks))) {
-		TAILQ_REMOVE(&fake.husks, e, link);
-		free_event(e);
-	}
+	while ((e = TAILQ_FIRST(&fake.husks)))
+		drop_husk(e);
 	while ((id = LIST_FIRST(&fake.ids))) {
 		LIST_REMOVE(id, link);
 		free(id);

@@ -197,7 +197,8 @@ struct fake {
 	LIST_HEAD(, fake_channel) channels;
 	LIST_HEAD(, fake_id) ids; /* newest first */
 	struct fake_messages messages;
-	struct fake_events husks; /* acked, kept so that a second ack is found */
+	struct fake_events husks; /* got; kept for a while when acked, so that a second ack is found */
+	unsigned nr_husks;
 	LIST_HEAD(, fake_pd) pds;
 	LIST_HEAD(, fake_comp_channel) comp_channels;
 	LIST_HEAD(, fake_cq) cqs;

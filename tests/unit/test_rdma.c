@@ -2,7 +2,7 @@
 /* test_rdma.c - the data path of transport/rdma under faults, on the made-up fabric: each call fails once, and from then on; each status that a
  * work request can end with; memory that cannot be registered; queues that are full although they should not be; small devices; a wire that
  * takes nothing; events of the connection manager that come twice, or that nobody knows.  What the contract says in general is in
- * test_transport.c, which runs over rdma too; connecting and listening in test_rdma_setup.c; peers that lie in test_rdma_peer.c.
+ * test_transport.c and test_transport_end.c, which run over rdma too; connecting and listening in test_rdma_setup.c; peers that lie in test_rdma_peer.c.
  *
  * The conversation is that of support/rdma_story.h.  Whatever happens, it must come to an end of itself (nobody runs into a deadline, unless
  * nothing could tell him), what was told must be in place, nothing may be left behind, and no rule of verbs be broken. */
