@@ -60,7 +60,7 @@ static void *read_on(void *arg)
 int main(void)
 {
 	char dir[] = "/tmp/ft-stress-XXXXXX", path[64], out[64], destination[128];
-	struct cmdline_console spec = { (char *)"c0", path, destination };
+	struct cmdline_route spec = { (char *)"c0", path, destination };
 	struct consoles_config config = { .console = &spec, .nr = 1, .hold_bytes = 1 << 20 };
 	uint64_t after_cut[EPOCHS + 1];
 	struct ft_error err = { 0 };

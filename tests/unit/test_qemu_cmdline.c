@@ -134,9 +134,18 @@ static const struct refusal refusals[] = {
 	{ "q -hda d.img", "use -drive file=...,readonly=on" },
 	{ "q -pflash f", "use -drive if=pflash,readonly=on" },
 	{ "q d.img", "d.img: a disk given without an option" },
-	{ "q -netdev user,id=n", "-netdev user,id=n: what the guest sends" },
-	{ "q -nic user", "use -nic none" },
-	{ "q -net nic -net user", "is not held yet" },
+	{ "q -netdev user,id=n", "-netdev user,id=n: the connections of a user network end in QEMU" },
+	{ "q -nic user", "use tap, stream or dgram" },
+	{ "q -nic model=e1000", "use tap, stream or dgram" },
+	{ "q -nic bridge,br=b", "use tap, stream or dgram" },
+	{ "q -netdev socket,id=n,listen=:1", "use stream or dgram" },
+	{ "q -net nic -net user", "is not held" },
+	{ "q -netdev tap,ifname=t", "without an id" },
+	{ "q -netdev tap,id=n,fd=3", "fd=: ftqemu does not know this option" },
+	{ "q -nic tap,queues=4", "queues=: ftqemu does not know this option" },
+	{ "q -netdev {\"type\":\"tap\",\"id\":\"n\"}", "JSON is not understood here" },
+	{ "q -netdev tap,id=a/b", "no slash" },
+	{ "q -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap", "more than 8 network cards" },
 	{ "q -netdev tap,id=n,vhost=on", "vhost writes guest memory" },
 	{ "q -netdev vhost-user,id=n,chardev=c", "vhost writes guest memory" },
 	{ "q -vnc :1", "what the guest draws" },
@@ -183,7 +192,7 @@ Test(cmdline, refuses_with_a_reason)
 Test(cmdline, refuses_the_default_network_card)
 {
 	cr_assert_eq(rewrite("q -m 64"), -ENOTSUP);
-	cr_assert(strstr(err.msg, "add -nic none"), "%s", err.msg);
+	cr_assert(strstr(err.msg, "say -nic tap,... or -nic none"), "%s", err.msg);
 	cr_assert_eq(rewrite("q -m 64 -nic none"), 0);
 	cr_assert_eq(rewrite("q -m 64 -net none"), 0);
 	cr_assert_eq(rewrite("q -m 64 -nodefaults"), 0);
@@ -237,6 +246,31 @@ Test(cmdline, adds_its_own)
 	cr_assert_not(has_words(line, "-incoming defer"));
 	cr_assert(out.bare_stream);
 	cr_assert_gt(out.notes.n, 5);
+}
+
+#define OUR_NETDEV(id) "-netdev stream,id=" id ",server=on,addr.type=unix,addr.path=/run/ft/vm/net-" id ".sock"
+
+Test(cmdline, network_cards_go_through_us)
+{
+	const char *line = rewritten("q -nodefaults -netdev tap,id=n,ifname=t0,script=no -device virtio-net-pci,netdev=n "
+				     "-nic tap,model=virtio,mac=52:54:00:00:00:01,ifname=t1 -nic stream,id=s,server=on,"
+				     "addr.type=unix,addr.path=/x,,y -net nic,netdev=n");
+
+	cr_assert(has_words(line, OUR_NETDEV("n") " -device virtio-net-pci,netdev=n"), "%s", line);
+	cr_assert(has_words(line, OUR_NETDEV("ft-net1") " -net nic,netdev=ft-net1,model=virtio,macaddr=52:54:00:00:00:01"),
+		  "%s", line);
+	cr_assert(has_words(line, OUR_NETDEV("s") " -net nic,netdev=s"), "%s", line);
+	cr_assert_eq(out.nr_nics, 3);
+	cr_assert_str_eq(out.nic[0].id, "n");
+	cr_assert_str_eq(out.nic[0].socket, "/run/ft/vm/net-n.sock");
+	cr_assert_str_eq(out.nic[0].destination, "tap,ifname=t0,script=no");
+	cr_assert_str_eq(out.nic[1].destination, "tap,ifname=t1");
+	cr_assert_str_eq(out.nic[2].destination, "stream,server=on,addr.type=unix,addr.path=/x,,y");
+	/* a QEMU that runs already: our own is fine, another one is not held */
+	req.running = true;
+	cr_assert_eq(rewrite("q -nodefaults " OUR_NETDEV("n")), 0, "%s", err.msg);
+	cr_assert_eq(rewrite("q -nodefaults -netdev tap,id=n"), -ENOTSUP);
+	cr_assert_eq(rewrite("q -nodefaults -nic tap"), -ENOTSUP);
 }
 
 Test(cmdline, both_roles_differ_by_incoming_only)

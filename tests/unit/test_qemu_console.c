@@ -62,8 +62,10 @@ TestSuite(console, .init = setup, .fini = teardown, .timeout = 60);
 static int open_to(const char *fmt, const char *path, bool keep)
 {
 	char destination[256];
-	struct cmdline_console spec = { (char *)"c0", socket_path, destination };
-	struct consoles_config config = { &spec, 1, keep, 1 << 16, want_cut, say, NULL };
+	struct cmdline_route spec = { (char *)"c0", socket_path, destination };
+	struct consoles_config config = {
+		.console = &spec, .nr = 1, .keep = keep, .hold_bytes = 1 << 16, .want_cut = want_cut, .say = say
+	};
 	int rc;
 
 	snprintf(destination, sizeof(destination), fmt, path);

@@ -11,6 +11,7 @@
 #include "runtime.h"
 
 #define HOLD_BYTES "4M"
+#define NET_HOLD_BYTES "16M"
 
 static int set_method(void *user, const struct cli_option *opt, const char *value, struct ft_error *err)
 {
@@ -20,6 +21,22 @@ static int set_method(void *user, const struct cli_option *opt, const char *valu
 		return 0;
 	err->code = -EINVAL;
 	snprintf(err->msg, sizeof(err->msg), "%s: '%.40s' is none of auto, pipe, stopcont, migrate", opt->name, value);
+	return err->code;
+}
+
+static int set_net_at_cap(void *user, const struct cli_option *opt, const char *value, struct ft_error *err)
+{
+	static const char *const names[] = { [NICS_CUT] = "cut", [NICS_DROP] = "drop", [NICS_BLOCK] = "block" };
+	struct args *args = user;
+
+	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
+		if (strcmp(names[i], value) == 0) {
+			args->net_at_cap = (enum nics_at_cap)i;
+			return 0;
+		}
+	}
+	err->code = -EINVAL;
+	snprintf(err->msg, sizeof(err->msg), "%s: '%.40s' is none of cut, drop, block", opt->name, value);
 	return err->code;
 }
 
@@ -49,6 +66,12 @@ static int refuse_identity(void *user, const struct cli_option *opt, const char 
 		  .set = set_method },                                                                                 \
 		CLI_SIZE(struct args, hold_bytes, "hold-bytes", 0, "SIZE",                                             \
 			 "most output held for each console (" HOLD_BYTES ")"),                                        \
+		CLI_SIZE(struct args, net_hold_bytes, "net-hold-bytes", 0, "SIZE",                                     \
+			 "most output held for each network card (" NET_HOLD_BYTES ")"),                               \
+		{ .name = "net-at-cap",                                                                                \
+		  .arg = "cut|drop|block",                                                                             \
+		  .help = "when that is full: end the epoch, drop frames, or let the card wait (cut)",                 \
+		  .set = set_net_at_cap },                                                                             \
 		CLI_FLAG(struct args, unsafe_output, "unsafe-output", 0,                                               \
 			 "allow disks, network cards and pictures whose output is not held"),                          \
 		CLI_STRING(struct args, shim, "shim", 0, "PATH", "the shim, if it is not where it was installed"),     \
@@ -95,6 +118,8 @@ static void finish(struct args *args)
 {
 	if (!args->hold_bytes)
 		args->hold_bytes = UINT64_C(4) << 20;
+	if (!args->net_hold_bytes)
+		args->net_hold_bytes = UINT64_C(16) << 20;
 	/* a section of the config file names the machine too */
 	if (!args->name && args->cfg.name && strcmp(args->cfg.name, "vm") != 0)
 		args->name = args->cfg.name;

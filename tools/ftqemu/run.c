@@ -260,10 +260,11 @@ static int command(void *user, const char *cmd, const json_t *args, json_t **rep
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}
 	if (!strcmp(cmd, "machine")) {
-		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I}", "name", machine_name(r->machine), "pid",
+		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I}", "name", machine_name(r->machine), "pid",
 				   (json_int_t)machine_pid(r->machine), "run-dir", machine_run_dir(r->machine),
 				   "state-method", devstate_method_name(machine_method(r->machine)), "tracking",
-				   machine_tracking(r->machine), "held-bytes", (json_int_t)machine_held(r->machine));
+				   machine_tracking(r->machine), "held-bytes", (json_int_t)machine_held(r->machine),
+				   "dropped-frames", (json_int_t)machine_dropped(r->machine));
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}
 	return -ENOSYS;
@@ -474,6 +475,8 @@ static int open_machine(struct run *r, char **qemu)
 		.is_secondary = r->role == ROLE_SECONDARY,
 		.unsafe_output = a->unsafe_output,
 		.hold_bytes = a->hold_bytes,
+		.net_hold_bytes = a->net_hold_bytes,
+		.net_at_cap = a->net_at_cap,
 		.say = say,
 		.on_event = on_event,
 		.user = r,

@@ -113,6 +113,13 @@ static int main_pass(struct walk *w, const struct rule *rule, const char *arg)
 	return rule->handle(w, rule->name, arg, rule->why);
 }
 
+static void free_route(struct cmdline_route *r)
+{
+	free(r->id);
+	free(r->socket);
+	free(r->destination);
+}
+
 int cmdline_rewrite(struct cmdline *out, const struct cmdline_request *req, struct ft_error *err)
 {
 	struct walk w = { .req = req, .out = out, .err = err };
@@ -135,6 +142,22 @@ int cmdline_rewrite(struct cmdline *out, const struct cmdline_request *req, stru
 	return rc;
 }
 
+int cmdline_add_route(struct cmdline_route *list, unsigned *nr, unsigned max, const char *id, const char *socket,
+		      const char *destination)
+{
+	struct cmdline_route *r = &list[*nr];
+
+	if (*nr == max)
+		return -E2BIG;
+	*r = (struct cmdline_route){ strdup(id), strdup(socket), strdup(destination) };
+	if (!r->id || !r->socket || !r->destination) {
+		free_route(r);
+		return -ENOMEM;
+	}
+	++*nr;
+	return 0;
+}
+
 void cmdline_free(struct cmdline *c)
 {
 	unsigned i;
@@ -142,11 +165,10 @@ void cmdline_free(struct cmdline *c)
 	strv_free(&c->argv);
 	strv_free(&c->notes);
 	strv_free(&c->unheld);
-	for (i = 0; i < c->nr_consoles; i++) {
-		free(c->console[i].id);
-		free(c->console[i].socket);
-		free(c->console[i].destination);
-	}
+	for (i = 0; i < c->nr_consoles; i++)
+		free_route(&c->console[i]);
+	for (i = 0; i < c->nr_nics; i++)
+		free_route(&c->nic[i]);
 	free(c->name);
 	*c = (struct cmdline){ 0 };
 }

@@ -13,12 +13,13 @@
 #include "util.h"
 
 #define CMDLINE_CONSOLES_MAX 16
+#define CMDLINE_NICS_MAX 8
 
-/* One character device that goes through us. */
-struct cmdline_console {
-	char *id;	   /* QEMU's chardev id */
+/* One character device, or one network card, that goes through us. */
+struct cmdline_route {
+	char *id;	   /* of QEMU's chardev or netdev */
 	char *socket;	   /* path of its socket in the run directory */
-	char *destination; /* where the user wanted it, in the syntax of -chardev without id: "file,path=log" */
+	char *destination; /* where the user wanted it, in the syntax of -chardev or -netdev without id: "file,path=log" */
 };
 
 struct cmdline_request {
@@ -37,8 +38,10 @@ struct cmdline {
 	struct strv argv;  /* what to run */
 	struct strv notes; /* what was added or changed, a sentence each */
 	struct strv unheld; /* with unsafe_output: what leaves the host unheld, a sentence each */
-	struct cmdline_console console[CMDLINE_CONSOLES_MAX];
+	struct cmdline_route console[CMDLINE_CONSOLES_MAX];
 	unsigned nr_consoles;
+	struct cmdline_route nic[CMDLINE_NICS_MAX];
+	unsigned nr_nics;
 	uint64_t ram_bytes;
 	char *name;	   /* of -name, or NULL */
 	bool has_picture;  /* somebody looks at a screen: video RAM must be carried */
@@ -52,6 +55,10 @@ void cmdline_free(struct cmdline *c);
 /* cmdline_destination - @spec, in the syntax of -serial or -chardev, as a destination that console.c can serve.
  * *@out is the caller's to free; NULL when the device is left to QEMU (null, none, vc, ringbuf). -ENOTSUP. */
 int cmdline_destination(const char *spec, char **out, struct ft_error *err);
+
+/* cmdline_add_route - append to @list of *@nr, which has room for @max; takes copies.  -ENOMEM, -E2BIG. */
+int cmdline_add_route(struct cmdline_route *list, unsigned *nr, unsigned max, const char *id, const char *socket,
+		      const char *destination);
 
 /* cmdline_shell - @argv as one line for a shell; the caller frees it. */
 char *cmdline_shell(char *const *argv);

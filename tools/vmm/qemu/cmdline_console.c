@@ -132,7 +132,7 @@ int cmdline_destination(const char *spec, char **out, struct ft_error *err)
 static int add_console(struct walk *w, const char *id, char *destination, bool mux)
 {
 	struct cmdline *out = w->out;
-	struct cmdline_console *c = &out->console[out->nr_consoles];
+	struct cmdline_route *c = &out->console[out->nr_consoles];
 	char *quoted = NULL, *quoted_id = NULL;
 	bool is_stdio = !strncmp(destination, "stdio", 5);
 
@@ -222,7 +222,7 @@ int cmdline_on_serial(struct walk *w, const char *name, const char *arg, const c
 	return 0;
 }
 
-static bool is_own_socket(const struct walk *w, const char *path)
+bool cmdline_is_own_socket(const struct walk *w, const char *path)
 {
 	size_t n = strlen(w->req->run_dir);
 
@@ -247,7 +247,7 @@ int cmdline_on_chardev(struct walk *w, const char *name, const char *arg, const 
 		rc = fail(w->err, -EINVAL, "-chardev %.100s: wants a backend and an id", arg);
 		goto out;
 	}
-	if (goes_nowhere(backend) || in_list(&w->control, id) || is_own_socket(w, opts_get(&o, "path"))) {
+	if (goes_nowhere(backend) || in_list(&w->control, id) || cmdline_is_own_socket(w, opts_get(&o, "path"))) {
 		rc = !strcmp(backend, "stdio") ? fail(w->err, -ENOTSUP, "QMP on stdio: give it a socket of its own")
 					       : cmdline_pass(w, name, arg, NULL);
 		goto out;

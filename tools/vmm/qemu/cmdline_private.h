@@ -39,6 +39,11 @@ int cmdline_unheld(struct walk *w, const char *name, const char *arg, const char
 int cmdline_on_serial(struct walk *w, const char *name, const char *arg, const char *why);
 int cmdline_on_chardev(struct walk *w, const char *name, const char *arg, const char *why);
 int cmdline_on_qmp(struct walk *w, const char *name, const char *arg, const char *why);
+bool cmdline_is_own_socket(const struct walk *w, const char *path);
+/* cmdline_net.c: -netdev, -nic, -net. */
+int cmdline_on_netdev(struct walk *w, const char *name, const char *arg, const char *why);
+int cmdline_on_nic(struct walk *w, const char *name, const char *arg, const char *why);
+int cmdline_on_net(struct walk *w, const char *name, const char *arg, const char *why);
 
 /* cmdline_refuse.c: the rule of the option @word ("-m", "--m"); NULL: none, hence refused. */
 const struct rule *cmdline_find_rule(const char *word);

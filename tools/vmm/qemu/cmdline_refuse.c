@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* cmdline_refuse.c - what cannot be protected and why.
  * The table of options gives each its arity and what is done with it; an option that is not in the table is refused,
- * since nobody has thought about it.  The handlers here judge memory, machine, devices, disks and network by their
- * options; those of character devices are in cmdline_console.c.
+ * since nobody has thought about it.  The handlers here judge memory, machine, devices and disks by their
+ * options; those of character devices are in cmdline_console.c, of network cards in cmdline_net.c.
  * Pure functions of one thread, see cmdline.h.  Every refusal says the reason and what to do. */
 #include "cmdline_private.h"
 
@@ -294,7 +294,7 @@ static int on_name(struct walk *w, const char *name, const char *arg, const char
 	return cmdline_pass(w, name, arg, NULL);
 }
 
-/* ---- disks, network, pictures ------------------------------------------------------------------- */
+/* ---- disks, pictures ------------------------------------------------------------------- */
 
 static int on_drive(struct walk *w, const char *name, const char *arg, const char *why)
 {
@@ -338,30 +338,6 @@ static int on_blockdev(struct walk *w, const char *name, const char *arg, const 
 			: cmdline_unheld(
 				  w, name, arg,
 				  "what the guest writes to this disk is not held or replicated; add read-only=on");
-}
-
-static int on_net(struct walk *w, const char *name, const char *arg, const char *why)
-{
-	struct opts o;
-	const char *type;
-	int rc;
-
-	(void)why;
-	rc = opts_parse(&o, arg, "type", w->err);
-	if (rc)
-		return rc;
-	type = opts_get(&o, "type");
-	if (!type || !strcmp(type, "none"))
-		rc = cmdline_pass(w, name, arg, NULL);
-	else if (!strncmp(type, "vhost", 5) || opts_is_on(&o, "vhost", false) || opts_get(&o, "vhostfd") ||
-		 opts_get(&o, "vhostfds") || opts_is_on(&o, "vhostforce", false))
-		rc = cmdline_refuse(
-			w, name, arg,
-			"vhost writes guest memory past QEMU, which is not seen; use the network without vhost");
-	else
-		rc = cmdline_unheld(w, name, arg, "what the guest sends by it is not held yet; use -nic none");
-	opts_free(&o);
-	return rc;
 }
 
 static int on_display(struct walk *w, const char *name, const char *arg, const char *why)
@@ -437,9 +413,9 @@ static const struct rule rules[] = {
 	  "what the guest writes to this flash is not held or replicated; use -drive if=pflash,readonly=on" },
 	{ "drive", on_drive, true, false, NULL },
 	{ "blockdev", on_blockdev, true, false, NULL },
-	{ "net", on_net, true, false, NULL },
-	{ "nic", on_net, true, false, NULL },
-	{ "netdev", on_net, true, false, NULL },
+	{ "net", cmdline_on_net, true, false, NULL },
+	{ "nic", cmdline_on_nic, true, false, NULL },
+	{ "netdev", cmdline_on_netdev, true, false, NULL },
 	{ "display", on_display, true, false, PICTURE },
 	{ "vnc", on_display, true, false, PICTURE },
 	{ "spice", on_display, true, false, PICTURE },

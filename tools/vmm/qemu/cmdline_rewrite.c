@@ -60,8 +60,8 @@ int cmdline_check_defaults(struct walk *w)
 		return 0;
 	if (!w->req->unsafe_output)
 		return fail(w->err, -ENOTSUP,
-			    "QEMU adds a network card by default, and what the guest sends by it is not held yet; "
-			    "add -nic none, or give --unsafe-output");
+			    "QEMU adds a network card by default, and what the guest sends by it is not held; "
+			    "say -nic tap,... or -nic none, or give --unsafe-output");
 	strv_add(&w->out->unheld, "the default network card");
 	return 0;
 }

@@ -153,6 +153,8 @@ static void serve(struct console *con, const struct pollfd *p, const struct slot
 	pthread_mutex_lock(&con->all->lock);
 	con->full = !read_locked(con, RESERVE);
 	pthread_mutex_unlock(&con->all->lock);
+	if (con->all->config.has_output && ft_output_held(con->output))
+		con->all->config.has_output(con->all->config.user);
 }
 
 static bool stopping(struct consoles *c)
@@ -237,7 +239,7 @@ uint64_t consoles_held(struct consoles *c)
 
 /* ---- open, close -------------------------------------------------------------------------------- */
 
-static int open_one(struct consoles *c, const struct cmdline_console *spec, struct ft_error *err)
+static int open_one(struct consoles *c, const struct cmdline_route *spec, struct ft_error *err)
 {
 	struct console *con = &c->console[c->nr];
 	char said[128], text[256];

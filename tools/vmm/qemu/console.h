@@ -16,11 +16,12 @@
 struct consoles;
 
 struct consoles_config {
-	const struct cmdline_console *console;
+	const struct cmdline_route *console;
 	unsigned nr;
 	bool keep;	   /* files go on, see sink_open() */
 	uint64_t hold_bytes; /* what each may hold */
-	/* [console thread] An epoch should end, output waits.  May be NULL. */
+	/* [console thread] Output waits; an epoch should end because there is no more room.  May be NULL. */
+	void (*has_output)(void *user);
 	void (*want_cut)(void *user);
 	/* [caller] What the user has to know. */
 	void (*say)(void *user, const char *text);

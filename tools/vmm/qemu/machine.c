@@ -77,6 +77,7 @@ void machine_close(struct machine *m)
 		return;
 	if (m->qmp && m->has_ended)
 		qmp_pump(m->qmp);
+	nics_close(m->nics);
 	consoles_close(m->consoles, m->consoles ? 500 : 0);
 	tracker_close(m->tracker);
 	devstate_close(m->state);
@@ -159,7 +160,12 @@ enum devstate_method machine_method(const struct machine *m)
 
 uint64_t machine_held(struct machine *m)
 {
-	return consoles_held(m->consoles);
+	return consoles_held(m->consoles) + nics_held(m->nics);
+}
+
+uint64_t machine_dropped(struct machine *m)
+{
+	return nics_dropped(m->nics);
 }
 
 int machine_start(struct machine *m, struct ft_error *err)

@@ -12,6 +12,7 @@
 #include <ft/ft.h>
 #include "cmdline.h"
 #include "devstate.h"
+#include "nics.h"
 
 struct machine;
 
@@ -27,6 +28,8 @@ struct machine_config {
 	enum devstate_method method;
 	bool is_secondary, unsafe_output;
 	uint64_t hold_bytes;	 /* of output, for each console */
+	uint64_t net_hold_bytes; /* for each network card */
+	enum nics_at_cap net_at_cap;
 	/* [any thread] A line for the user, and events of the session.  May be NULL. */
 	void (*say)(void *user, enum ft_log_level level, const char *text);
 	void (*on_event)(void *user, const struct ft_event *event);
@@ -55,6 +58,7 @@ int machine_pidfd(const struct machine *m); /* readable when QEMU has ended */
 const char *machine_tracking(const struct machine *m); /* "wp", "soft-dirty" */
 enum devstate_method machine_method(const struct machine *m);
 uint64_t machine_held(struct machine *m); /* octets of output held */
+uint64_t machine_dropped(struct machine *m); /* frames of the guest that were dropped */
 
 extern const struct ft_vmm_ops machine_ops; /* user: the machine */
 /* machine_add_to - its memory becomes the session's; early ends of epochs are asked of @s from now on (NULL: of nobody). */

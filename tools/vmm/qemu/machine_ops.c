@@ -17,6 +17,7 @@
 #include "identity.h"
 #include "launch.h"
 
+#define ANNOUNCE_MS 1000
 #define ESTIMATE_NS (5 * UTIL_NS_PER_MS) /* an estimate is good for so long, and for 20 times what it cost */
 
 /* ---- ops: primary ------------------------------------------------------------------------------- */
@@ -169,12 +170,18 @@ static int guest_hold(void *user, bool hold, struct ft_error *err)
 
 static void output_cut(void *user, uint64_t epoch)
 {
-	consoles_cut(((struct machine *)user)->consoles, epoch);
+	struct machine *m = user;
+
+	consoles_cut(m->consoles, epoch);
+	nics_cut(m->nics, epoch);
 }
 
 static void output_release(void *user, uint64_t epoch)
 {
-	consoles_release(((struct machine *)user)->consoles, epoch);
+	struct machine *m = user;
+
+	consoles_release(m->consoles, epoch);
+	nics_release(m->nics, epoch);
 }
 
 /* The guest runs elsewhere.  The process is stopped as a whole: with `pipe` QEMU is only blocked, and would let the guest run
@@ -187,6 +194,7 @@ static void output_drop(void *user)
 	if (syscall(SYS_pidfd_send_signal, m->pidfd, SIGSTOP, NULL, 0) && errno != ESRCH)
 		machine_say(m, FT_LOG_ERROR, "fenced, but QEMU cannot be stopped: %s", strerror(errno));
 	consoles_drop(m->consoles);
+	nics_drop(m->nics);
 }
 
 /* ---- ops: secondary ----------------------------------------------------------------------------- */
@@ -217,15 +225,31 @@ static int load_state(void *user, const void *buf, size_t len, struct ft_error *
 	return rc;
 }
 
+/* Switches learn where the guest is now: QEMU sends a frame from each card's address, and tells the guest to do so. */
+static void announce(struct machine *m)
+{
+	struct ft_error err = { 0 };
+
+	if (m->cmdline.nr_nics &&
+	    qmp_call(m->qmp, "announce-self", -1, util_deadline_ms(ANNOUNCE_MS), NULL, &err, "{s:i, s:i, s:i, s:i}", "initial",
+		     20, "max", 500, "rounds", 6, "step", 80))
+		machine_say(m, FT_LOG_WARN, "switches are not told where the guest is now: %s", err.msg);
+}
+
 static int activate(void *user, struct ft_error *err)
 {
 	struct machine *m = user;
-	int rc = devstate_cont(m->state, err);
+	int rc;
 
-	if (rc)
+	nics_plug(m->nics, true);
+	rc = devstate_cont(m->state, err);
+	if (rc) {
+		nics_plug(m->nics, false);
 		return rc;
+	}
 	m->was_started = true;
 	guard_arm(m->guard, true);
+	announce(m);
 	return 0;
 }
 

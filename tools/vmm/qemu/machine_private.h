@@ -7,6 +7,7 @@
 #include <stdatomic.h>
 #include "console.h"
 #include "machine.h"
+#include "nics.h"
 #include "qmp.h"
 #include "tracker.h"
 
@@ -33,10 +34,11 @@ struct machine {
 	struct devstate *state;
 	struct tracker *tracker;
 	struct consoles *consoles;
+	struct nics *nics;
 	char *identity;
 	int guard;
 
-	_Atomic(struct ft_session *) session; /* for early cuts from the console thread */
+	_Atomic(struct ft_session *) session; /* for early cuts from the threads of consoles and nics */
 	uint32_t region;
 	/* session's epoch thread */
 	bool is_chosen, is_paused; /* is_chosen: the way to take device state was tried */

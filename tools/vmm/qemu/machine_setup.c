@@ -115,6 +115,14 @@ static void want_cut(void *user)
 		ft_session_cut(s);
 }
 
+static void has_output(void *user)
+{
+	struct ft_session *s = atomic_load(&((struct machine *)user)->session);
+
+	if (s)
+		ft_session_output(s);
+}
+
 static void console_said(void *user, const char *text)
 {
 	machine_say(user, FT_LOG_WARN, "%s", text);
@@ -122,14 +130,37 @@ static void console_said(void *user, const char *text)
 
 static int open_consoles(struct machine *m, bool keep, struct ft_error *err)
 {
-	struct consoles_config c = { m->cmdline.console, m->cmdline.nr_consoles, keep, m->config.hold_bytes,
-				     want_cut,           console_said,           m };
+	struct consoles_config c = { .console = m->cmdline.console,
+				     .nr = m->cmdline.nr_consoles,
+				     .keep = keep,
+				     .hold_bytes = m->config.hold_bytes,
+				     .has_output = has_output,
+				     .want_cut = want_cut,
+				     .say = console_said,
+				     .user = m };
 
 	return consoles_open(&m->consoles, &c, err);
 }
 
+static int open_nics(struct machine *m, struct ft_error *err)
+{
+	struct nics_config c = { .nic = m->cmdline.nic,
+				 .nr = m->cmdline.nr_nics,
+				 .hold_bytes = m->config.net_hold_bytes,
+				 .at_cap = m->config.net_at_cap,
+				 .has_output = has_output,
+				 .want_cut = want_cut,
+				 .say = console_said,
+				 .user = m };
+	int rc = nics_open(&m->nics, &c, err);
+
+	if (!rc && !m->config.is_secondary)
+		nics_plug(m->nics, true);
+	return rc;
+}
+
 /* The first serial port, else what comes first. */
-static struct cmdline_console *first_console(struct machine *m)
+static struct cmdline_route *first_console(struct machine *m)
 {
 	unsigned i;
 
@@ -142,7 +173,7 @@ static struct cmdline_console *first_console(struct machine *m)
 /* --console: another destination for it. */
 static int override_console(struct machine *m, struct ft_error *err)
 {
-	struct cmdline_console *first = first_console(m);
+	struct cmdline_route *first = first_console(m);
 	char *destination;
 	int rc;
 
@@ -175,34 +206,48 @@ static void json_path(const struct machine *m, char *out, size_t size)
 	snprintf(out, size, "%s/machine.json", m->run_dir);
 }
 
+static json_t *list_routes(const struct cmdline_route *r, unsigned nr)
+{
+	json_t *list = json_array();
+
+	for (unsigned i = 0; i < nr; i++)
+		json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "id", r[i].id, "socket", r[i].socket,
+						      "destination", r[i].destination));
+	return list;
+}
+
 static int write_json(struct machine *m, struct ft_error *err)
 {
-	json_t *list = json_array(), *root;
+	json_t *root = json_pack("{s:s, s:I, s:s, s:o, s:o}", "name", m->name, "pid", (json_int_t)m->pid, "log", m->log,
+				 "consoles", list_routes(m->cmdline.console, m->cmdline.nr_consoles), "nics",
+				 list_routes(m->cmdline.nic, m->cmdline.nr_nics));
 	char path[512];
-	unsigned i;
 	int rc;
 
-	for (i = 0; i < m->cmdline.nr_consoles; i++) {
-		const struct cmdline_console *c = &m->cmdline.console[i];
-
-		json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "id", c->id, "socket", c->socket,
-						      "destination", c->destination));
-	}
-	root = json_pack("{s:s, s:I, s:s, s:o}", "name", m->name, "pid", (json_int_t)m->pid, "log", m->log, "consoles",
-			 list);
 	json_path(m, path, sizeof(path));
 	rc = root && !json_dump_file(root, path, JSON_INDENT(1)) ? 0 : fail(err, -EIO, "%s cannot be written", path);
 	json_decref(root);
 	return rc;
 }
 
-/* The consoles of a QEMU that an earlier ftqemu started; not being there is fine. */
+static void read_routes(const json_t *list, struct cmdline_route *r, unsigned *nr, unsigned max)
+{
+	const char *id, *socket, *destination;
+	json_t *one;
+	size_t i;
+
+	json_array_foreach(list, i, one)
+		if (json_unpack(one, "{s:s, s:s, s:s}", "id", &id, "socket", &socket, "destination", &destination) ||
+		    cmdline_add_route(r, nr, max, id, socket, destination))
+			break;
+}
+
+/* The consoles and network cards of a QEMU that an earlier ftqemu started; not being there is fine. */
 static void read_json(struct machine *m)
 {
-	const char *id, *socket, *destination, *name, *log;
-	json_t *root, *c;
+	const char *name, *log;
 	char path[512];
-	size_t i;
+	json_t *root;
 
 	json_path(m, path, sizeof(path));
 	root = json_load_file(path, 0, NULL);
@@ -216,16 +261,8 @@ static void read_json(struct machine *m)
 	if (name && !m->name[0])
 		snprintf(m->name, sizeof(m->name), "%s", name);
 	snprintf(m->log, sizeof(m->log), "%s", log ? log : "");
-	json_array_foreach(json_object_get(root, "consoles"), i, c)
-	{
-		struct cmdline_console *to = &m->cmdline.console[m->cmdline.nr_consoles];
-
-		if (m->cmdline.nr_consoles == CMDLINE_CONSOLES_MAX ||
-		    json_unpack(c, "{s:s, s:s, s:s}", "id", &id, "socket", &socket, "destination", &destination))
-			break;
-		*to = (struct cmdline_console){ strdup(id), strdup(socket), strdup(destination) };
-		m->cmdline.nr_consoles++;
-	}
+	read_routes(json_object_get(root, "consoles"), m->cmdline.console, &m->cmdline.nr_consoles, CMDLINE_CONSOLES_MAX);
+	read_routes(json_object_get(root, "nics"), m->cmdline.nic, &m->cmdline.nr_nics, CMDLINE_NICS_MAX);
 	json_decref(root);
 }
 
@@ -403,6 +440,8 @@ int machine_make(struct machine *m, struct ft_error *err)
 		rc = guard_start(m->qmp_path, m->pid, &m->guard, err);
 	if (!rc)
 		rc = open_consoles(m, false, err);
+	if (!rc)
+		rc = open_nics(m, err);
 	return rc;
 }
 
@@ -552,6 +591,8 @@ int machine_take(struct machine *m, struct ft_error *err)
 		rc = override_console(m, err);
 	if (!rc)
 		rc = open_consoles(m, true, err);
+	if (!rc)
+		rc = open_nics(m, err);
 	m->was_started = !rc;
 	/* an ftqemu that died in a pause, and we were faster than its guard, which now cannot reach QEMU */
 	if (!rc && m->found_paused && !machine_is_marked_held(m)) {
