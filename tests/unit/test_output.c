@@ -257,7 +257,8 @@ Test(output, packets_leave_whole_in_order_and_with_their_epoch)
 				ft_output_release(o, released);
 				break;
 			}
-			cr_assert_leq(p.got, allowed, "seed %u step %u: %u packets out, %u allowed", seed, i, p.got, allowed);
+			cr_assert_leq(p.got, allowed, "seed %u step %u: %u packets out, %u allowed", seed, i, p.got,
+				      allowed);
 		}
 		p.refuse = 0;
 		ft_output_release(o, UINT64_MAX);

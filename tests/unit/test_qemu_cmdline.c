@@ -145,7 +145,8 @@ static const struct refusal refusals[] = {
 	{ "q -nic tap,queues=4", "queues=: ftqemu does not know this option" },
 	{ "q -netdev {\"type\":\"tap\",\"id\":\"n\"}", "JSON is not understood here" },
 	{ "q -netdev tap,id=a/b", "no slash" },
-	{ "q -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap", "more than 8 network cards" },
+	{ "q -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap -nic tap",
+	  "more than 8 network cards" },
 	{ "q -netdev tap,id=n,vhost=on", "vhost writes guest memory" },
 	{ "q -netdev vhost-user,id=n,chardev=c", "vhost writes guest memory" },
 	{ "q -vnc :1", "what the guest draws" },
@@ -252,12 +253,14 @@ Test(cmdline, adds_its_own)
 
 Test(cmdline, network_cards_go_through_us)
 {
-	const char *line = rewritten("q -nodefaults -netdev tap,id=n,ifname=t0,script=no -device virtio-net-pci,netdev=n "
-				     "-nic tap,model=virtio,mac=52:54:00:00:00:01,ifname=t1 -nic stream,id=s,server=on,"
-				     "addr.type=unix,addr.path=/x,,y -net nic,netdev=n");
+	const char *line =
+		rewritten("q -nodefaults -netdev tap,id=n,ifname=t0,script=no -device virtio-net-pci,netdev=n "
+			  "-nic tap,model=virtio,mac=52:54:00:00:00:01,ifname=t1 -nic stream,id=s,server=on,"
+			  "addr.type=unix,addr.path=/x,,y -net nic,netdev=n");
 
 	cr_assert(has_words(line, OUR_NETDEV("n") " -device virtio-net-pci,netdev=n"), "%s", line);
-	cr_assert(has_words(line, OUR_NETDEV("ft-net1") " -net nic,netdev=ft-net1,model=virtio,macaddr=52:54:00:00:00:01"),
+	cr_assert(has_words(line,
+			    OUR_NETDEV("ft-net1") " -net nic,netdev=ft-net1,model=virtio,macaddr=52:54:00:00:00:01"),
 		  "%s", line);
 	cr_assert(has_words(line, OUR_NETDEV("s") " -net nic,netdev=s"), "%s", line);
 	cr_assert_eq(out.nr_nics, 3);

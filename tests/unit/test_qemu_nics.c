@@ -91,8 +91,8 @@ static void open_dgram(uint64_t hold, enum nics_at_cap at_cap)
 	char destination[256];
 
 	outside = bound(SOCK_DGRAM, out_path);
-	snprintf(destination, sizeof(destination), "dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s",
-		 in_path, out_path);
+	snprintf(destination, sizeof(destination),
+		 "dgram,local.type=unix,local.path=%s,remote.type=unix,remote.path=%s", in_path, out_path);
 	open_nics(destination, hold, at_cap);
 }
 

@@ -148,7 +148,8 @@ int main(void)
 		struct pollfd p[CLIENTS + 1] = { { .fd = listener, .events = POLLIN } };
 
 		for (unsigned i = 0; i < CLIENTS; i++)
-			p[i + 1] = (struct pollfd){ .fd = client[i].fd, .events = client[i].pour_left ? POLLOUT : POLLIN };
+			p[i + 1] =
+				(struct pollfd){ .fd = client[i].fd, .events = client[i].pour_left ? POLLOUT : POLLIN };
 		if (poll(p, CLIENTS + 1, -1) < 0)
 			continue;
 		if (p[0].revents)

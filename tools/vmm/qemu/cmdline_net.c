@@ -57,15 +57,16 @@ static const char *why_not(const char *type)
 }
 
 /* The destination in words: what is in @o beside the keys of others. */
-static int print_destination(struct walk *w, const struct uplink_kind *kind, const char *name, struct opts *o, char **out)
+static int print_destination(struct walk *w, const struct uplink_kind *kind, const char *name, struct opts *o,
+			     char **out)
 {
 	char *text;
 
 	*out = NULL;
 	for (size_t i = 0; i < o->key.n; i++)
 		if (!knows(kind, o->key.v[i]))
-			return fail(w->err, -ENOTSUP, "-%s %s with %.60s=: ftqemu does not know this option of it", name,
-				    kind->type, o->key.v[i]);
+			return fail(w->err, -ENOTSUP, "-%s %s with %.60s=: ftqemu does not know this option of it",
+				    name, kind->type, o->key.v[i]);
 	text = opts_print(o, NULL);
 	if (text && asprintf(out, "%s%s%s", kind->type, *text ? "," : "", text) < 0)
 		*out = NULL;
@@ -107,7 +108,8 @@ static int check_running(struct walk *w, const char *name, const char *arg, cons
 	const char *id = opts_get(o, "id"), *path = opts_get(o, "addr.path");
 
 	if (!id || !path || !cmdline_is_own_socket(w, path))
-		return cmdline_unheld(w, name, arg, "this network does not go through ftqemu; start the guest by ftqemu");
+		return cmdline_unheld(w, name, arg,
+				      "this network does not go through ftqemu; start the guest by ftqemu");
 	return cmdline_pass(w, name, arg, NULL);
 }
 
@@ -159,7 +161,9 @@ int cmdline_on_netdev(struct walk *w, const char *name, const char *arg, const c
 /* The card of a -nic, as -net nic: what is not of the wire. */
 static int add_card(struct walk *w, const char *id, struct opts *o)
 {
-	static const char *const keys[][2] = { { "model", "model" }, { "mac", "macaddr" }, { "addr", "addr" }, { "vectors", "vectors" } };
+	static const char *const keys[][2] = {
+		{ "model", "model" }, { "mac", "macaddr" }, { "addr", "addr" }, { "vectors", "vectors" }
+	};
 	struct opts card = { 0 };
 	char *text;
 
@@ -247,7 +251,9 @@ int cmdline_on_net(struct walk *w, const char *name, const char *arg, const char
 	else if (is_vhost(type, &o))
 		rc = cmdline_refuse(w, name, arg, VHOST);
 	else
-		rc = cmdline_unheld(w, name, arg, "what the guest sends by it is not held; use -nic or -netdev with tap, stream or dgram");
+		rc = cmdline_unheld(
+			w, name, arg,
+			"what the guest sends by it is not held; use -nic or -netdev with tap, stream or dgram");
 	opts_free(&o);
 	return rc;
 }

@@ -230,9 +230,8 @@ static void announce(struct machine *m)
 {
 	struct ft_error err = { 0 };
 
-	if (m->cmdline.nr_nics &&
-	    qmp_call(m->qmp, "announce-self", -1, util_deadline_ms(ANNOUNCE_MS), NULL, &err, "{s:i, s:i, s:i, s:i}", "initial",
-		     20, "max", 500, "rounds", 6, "step", 80))
+	if (m->cmdline.nr_nics && qmp_call(m->qmp, "announce-self", -1, util_deadline_ms(ANNOUNCE_MS), NULL, &err,
+					   "{s:i, s:i, s:i, s:i}", "initial", 20, "max", 500, "rounds", 6, "step", 80))
 		machine_say(m, FT_LOG_WARN, "switches are not told where the guest is now: %s", err.msg);
 }
 

@@ -236,10 +236,9 @@ static void read_routes(const json_t *list, struct cmdline_route *r, unsigned *n
 	json_t *one;
 	size_t i;
 
-	json_array_foreach(list, i, one)
-		if (json_unpack(one, "{s:s, s:s, s:s}", "id", &id, "socket", &socket, "destination", &destination) ||
-		    cmdline_add_route(r, nr, max, id, socket, destination))
-			break;
+	json_array_foreach(list, i, one) if (json_unpack(one, "{s:s, s:s, s:s}", "id", &id, "socket", &socket,
+							 "destination", &destination) ||
+					     cmdline_add_route(r, nr, max, id, socket, destination)) break;
 }
 
 /* The consoles and network cards of a QEMU that an earlier ftqemu started; not being there is fine. */
@@ -261,7 +260,8 @@ static void read_json(struct machine *m)
 	if (name && !m->name[0])
 		snprintf(m->name, sizeof(m->name), "%s", name);
 	snprintf(m->log, sizeof(m->log), "%s", log ? log : "");
-	read_routes(json_object_get(root, "consoles"), m->cmdline.console, &m->cmdline.nr_consoles, CMDLINE_CONSOLES_MAX);
+	read_routes(json_object_get(root, "consoles"), m->cmdline.console, &m->cmdline.nr_consoles,
+		    CMDLINE_CONSOLES_MAX);
 	read_routes(json_object_get(root, "nics"), m->cmdline.nic, &m->cmdline.nr_nics, CMDLINE_NICS_MAX);
 	json_decref(root);
 }

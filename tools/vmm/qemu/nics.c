@@ -122,7 +122,8 @@ static void feed(struct nic *c)
 			c->inbound_len = uplink_receive(c->uplink, c->inbound);
 		if (!c->inbound_len)
 			break;
-		if (atomic_load(&c->all->plugged) && frames_write(&c->to_guest, c->qemu, c->inbound, c->inbound_len) == 0)
+		if (atomic_load(&c->all->plugged) &&
+		    frames_write(&c->to_guest, c->qemu, c->inbound, c->inbound_len) == 0)
 			break;
 		c->inbound_len = 0;
 	}
@@ -152,8 +153,9 @@ static int prepare(struct nics *n, struct pollfd *p, struct slot *slot, bool *fu
 		pthread_mutex_unlock(&n->lock);
 		*full |= refused;
 		if (!ended)
-			p[nr++] = (struct pollfd){ .fd = c->qemu,
-						   .events = (short)((refused ? 0 : POLLIN) | (to_guest ? POLLOUT : 0)) };
+			p[nr++] =
+				(struct pollfd){ .fd = c->qemu,
+						 .events = (short)((refused ? 0 : POLLIN) | (to_guest ? POLLOUT : 0)) };
 		slot[i].first = nr;
 		slot[i].nr = uplink_poll(c->uplink, p + nr, !to_guest && !ended);
 		nr += slot[i].nr;

@@ -53,7 +53,8 @@ static int unix_address(const char *path, struct sockaddr_storage *to, socklen_t
 	struct sockaddr_un *un = (struct sockaddr_un *)to;
 
 	if (!path || strlen(path) >= sizeof(un->sun_path))
-		return fail(err, -EINVAL, "a Unix address wants a path of at most %zu octets", sizeof(un->sun_path) - 1);
+		return fail(err, -EINVAL, "a Unix address wants a path of at most %zu octets",
+			    sizeof(un->sun_path) - 1);
 	memset(un, 0, sizeof(*un));
 	un->sun_family = AF_UNIX;
 	strcpy(un->sun_path, path);
@@ -79,8 +80,8 @@ static int inet_address(const char *host, const char *port, int type, struct soc
 }
 
 /* The address whose keys begin with @prefix; *@len 0: it is not given. */
-static int parse_address(const struct opts *o, const char *prefix, int type, struct sockaddr_storage *to, socklen_t *len,
-			 struct ft_error *err)
+static int parse_address(const struct opts *o, const char *prefix, int type, struct sockaddr_storage *to,
+			 socklen_t *len, struct ft_error *err)
 {
 	const char *value[4];
 	static const char *const keys[4] = { "type", "path", "host", "port" };
@@ -375,7 +376,8 @@ size_t uplink_receive(struct uplink *u, void *buf)
 		else if (n < 0)
 			hang_up_locked(u);
 	} else if (u->fd >= 0) {
-		n = u->kind == TAP ? read(u->fd, buf, UPLINK_FRAME_MAX) : recv(u->fd, buf, UPLINK_FRAME_MAX, MSG_DONTWAIT);
+		n = u->kind == TAP ? read(u->fd, buf, UPLINK_FRAME_MAX)
+				   : recv(u->fd, buf, UPLINK_FRAME_MAX, MSG_DONTWAIT);
 	}
 	pthread_mutex_unlock(&u->lock);
 	return n > 0 ? (size_t)n : 0;
