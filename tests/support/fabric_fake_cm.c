@@ -16,7 +16,7 @@
 
 #include "check.h"
 
-#define HUSKS_MAX 256u
+#define HUSKS_MAX 256u /* old ones are looked through when an id goes */
 #define REQUEST_DATA 56
 #define ACCEPT_DATA 196
 #define REJECT_DATA 148
