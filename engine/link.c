@@ -161,15 +161,22 @@ int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, 
 	return tp_write(l->conn, lane, window, offset, iov, nr_iov, ticket, deadline, err);
 }
 
+/* Nothing could be sent for so long that a reason, if there was one, was heard. */
+static bool heard_out(struct link *l)
+{
+	uint64_t since = atomic_load(&l->cut_off_ns);
+
+	return since && now_ns() >= since + LINK_HEAR_MS * NS_PER_MS;
+}
+
 bool link_hear_first(struct link *l, int r)
 {
-	uint64_t now = now_ns(), first = 0;
+	uint64_t never = 0;
 
 	if (r != -EPIPE && r != -ECONNRESET)
 		return false;
-	if (atomic_compare_exchange_strong(&l->cut_off_ns, &first, now))
-		first = now;
-	return now < first + LINK_HEAR_MS * NS_PER_MS;
+	atomic_compare_exchange_strong(&l->cut_off_ns, &never, now_ns());
+	return !heard_out(l);
 }
 
 /* -EALREADY: a repetition, to be dropped. */
@@ -245,11 +252,10 @@ static void *begin_spare(struct link *l, uint32_t *seq)
 int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err)
 {
 	struct heartbeat h = { .time_ns = now_ns(), .echo_ns = echo_ns };
-	uint64_t cut_off = atomic_load(&l->cut_off_ns);
 	uint32_t seq;
 	void *buf;
 
-	if (cut_off && now_ns() >= cut_off + LINK_HEAR_MS * NS_PER_MS)
+	if (heard_out(l))
 		return err_set(err, -EPIPE, "the peer has closed, and does not say why");
 	buf = begin_spare(l, &seq);
 	return buf ? link_end(l, 0, create_heartbeat(buf, seq, &h), deadline, err) : -EAGAIN;

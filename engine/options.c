@@ -77,7 +77,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[CREDITS] = UINT("credits", BOTH, 4, 1024, "", "8", "messages that may be on their way to this side on each lane"),
 	[RDMA_REGISTRATION] = CHOICE("rdma-registration", BOTH, "chunks|whole|odp", "chunks",
 				     "how the secondary's memory is registered: when written, all at once, or by the device"),
-	[RDMA_CHUNK] = SIZE("rdma-chunk", BOTH, MIB, 256 * MIB, "1M", "octets that are registered at a time; a power of two"),
+	[RDMA_CHUNK] = SIZE("rdma-chunk", BOTH | FT_OPT_POWER_OF_2, MIB, 256 * MIB, "1M", "octets that are registered at a time; a power of two"),
 	[RDMA_PIN_BUDGET] = SIZE("rdma-pin-budget", BOTH, 0, 64 * TIB, "0", "most memory registered by chunks at a time; 0: no limit"),
 	[RDMA_SIGNAL_EVERY] = UINT("rdma-signal-every", BOTH, 1, 8192, "", "64", "writes for which one completion is asked"),
 	[RDMA_QUEUE_DEPTH] = UINT("rdma-queue-depth", BOTH, 4, 8192, "", "256", "work requests on their way on each lane"),
@@ -341,8 +341,11 @@ static int check_range(const struct ft_option *opt, uint64_t v, struct ft_error 
 			return 0;
 		return err_set(err, -ERANGE, "%s: %" PRIu64 " stands for none of %s", opt->name, v, opt->choices);
 	}
-	if (v >= opt->min && v <= opt->max)
+	if (v >= opt->min && v <= opt->max) {
+		if (opt->flags & FT_OPT_POWER_OF_2 && v & (v - 1))
+			return err_set(err, -EINVAL, "%s: %" PRIu64 " is not a power of two", opt->name, v);
 		return 0;
+	}
 	if (opt->type == FT_OPT_BOOL)
 		return err_set(err, -ERANGE, "%s: %" PRIu64 " is neither 0 nor 1", opt->name, v);
 	print_number(opt, v, is, sizeof(is));
@@ -467,8 +470,6 @@ static int check_rdma(const struct ft_config *cfg, struct ft_error *err)
 {
 	char budget[32];
 
-	if (cfg->rdma_chunk & (cfg->rdma_chunk - 1))
-		return err_set(err, -EINVAL, "rdma-chunk: %" PRIu64 " is not a power of two", cfg->rdma_chunk);
 	print_size(budget, sizeof(budget), cfg->rdma_pin_budget);
 	if (cfg->rdma_pin_budget && cfg->rdma_pin_budget < RDMA_BUDGET_CHUNKS * cfg->rdma_chunk)
 		return err_set(err, -EINVAL, "rdma-pin-budget: %s is less than %u chunks of %" PRIu64 "M (rdma-chunk)",

@@ -36,6 +36,7 @@ static void read_as(const char *text, const char *section)
 	cfg.peer = "h:1"; /* what the text cannot be blamed for */
 	cfg.record = "r";
 	cfg.pause_max_ms = cfg.sync_pause_ms;
+	cfg.rdma_pin_budget = 0;
 	must(cfg.sync_pause_ms < 10 || options_check(&cfg, &err) == 0);
 	config_forget();
 }

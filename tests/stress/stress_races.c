@@ -494,71 +494,75 @@ static void protected_by(struct raw *r, struct tp_listener *l)
 	      "the primary has gone");
 }
 
-/* Sends fail on both threads of the primary, and on both of the secondary, before the last word is read. */
-static void goodbye_is_heard(void)
+/* From now on the sends of both threads of a protected primary fail. */
+static void cut_off_primary(struct raw_vm *vm, struct raw *r, const char *settings)
 {
 	struct tp_listener *l;
-	struct raw_vm vm;
-	struct raw r;
 	char uri[128];
 
 	l = raw_listen(uri, sizeof(uri));
-	raw_vm_primary(&vm, uri, "interval=10,heartbeat=20,suspect=10s");
-	protected_by(&r, l);
-	atomic_store(&sends_alone, r.link->conn);
-	sleep_ms(100);
-	link_send_reason(r.link, FTW_BYE, FTW_CODE_STOPPED, "the host is shut down", deadline_in_ms(WAIT_MS));
-	pair_wait(vm.session, STATE(SUSPECT));
-	check_reason(vm.session, "the host is shut down");
-	atomic_store(&sends_alone, NULL);
-	raw_close(&r);
-	raw_vm_close(&vm);
+	raw_vm_primary(vm, uri, settings);
+	protected_by(r, l);
+	atomic_store(&sends_alone, r->link->conn);
 	tp_listener_close(l);
-
-	raw_vm_secondary(&vm, "heartbeat=20");
-	raw_connect(&r, vm.address, 1);
-	raw_greet(&r, 1);
-	raw_epoch(&r, 1, 0x11);
-	atomic_store(&sends_alone, r.link->conn);
-	CHECK(raw_pages(&r, 1, 2, 1, 1, 0x22) && raw_commit(&r, 2), "the secondary has gone");
-	sleep_ms(100);
-	link_send_reason(r.link, FTW_BYE, FTW_CODE_STOPPED, "the end", deadline_in_ms(WAIT_MS));
-	pair_wait(vm.session, STATE(WAITING));
-	atomic_store(&sends_alone, NULL);
-	raw_close(&r);
-	raw_vm_close(&vm);
 }
 
-/* The peer takes nothing, says no last word, and its heartbeats come: that is the end as well. */
-static void no_goodbye_comes(void)
+/* The same of a standby, which has an epoch to acknowledge. */
+static void cut_off_secondary(struct raw_vm *vm, struct raw *r, const char *settings)
 {
-	struct tp_listener *l;
+	raw_vm_secondary(vm, settings);
+	raw_connect(r, vm->address, 1);
+	raw_greet(r, 1);
+	raw_epoch(r, 1, 0x11);
+	atomic_store(&sends_alone, r->link->conn);
+	CHECK(raw_pages(r, 1, 2, 1, 1, 0x22) && raw_commit(r, 2), "the secondary has gone");
+}
+
+static void say_goodbye_late(struct raw *r, const char *text)
+{
+	sleep_ms(100);
+	link_send_reason(r->link, FTW_BYE, FTW_CODE_STOPPED, text, deadline_in_ms(WAIT_MS));
+}
+
+static void end_both(struct raw_vm *vm, struct raw *r)
+{
+	atomic_store(&sends_alone, NULL);
+	raw_close(r);
+	raw_vm_close(vm);
+}
+
+static void goodbye_is_heard(void)
+{
 	struct raw_vm vm;
 	struct raw r;
-	char uri[128];
 
-	l = raw_listen(uri, sizeof(uri));
-	raw_vm_primary(&vm, uri, "interval=10,heartbeat=50,heartbeat-misses=1000,commit-timeout=100s,suspect=100s");
-	protected_by(&r, l);
-	atomic_store(&sends_alone, r.link->conn);
+	cut_off_primary(&vm, &r, "interval=10,heartbeat=20,suspect=10s");
+	say_goodbye_late(&r, "the host is shut down");
+	pair_wait(vm.session, STATE(SUSPECT));
+	check_reason(vm.session, "the host is shut down");
+	end_both(&vm, &r);
+
+	cut_off_secondary(&vm, &r, "heartbeat=20");
+	say_goodbye_late(&r, "the end");
+	pair_wait(vm.session, STATE(WAITING)); /* and not STANDBY_SUSPECT */
+	end_both(&vm, &r);
+}
+
+/* The peer takes nothing, says no last word, and silence would not be noticed for long: that is the end as well. */
+static void no_goodbye_comes(void)
+{
+	struct raw_vm vm;
+	struct raw r;
+
+	cut_off_primary(&vm, &r, "interval=10,heartbeat=50,heartbeat-misses=1000,commit-timeout=100s,suspect=100s");
 	pair_wait(vm.session, STATE(SUSPECT));
 	check_reason(vm.session, "the peer has closed");
-	atomic_store(&sends_alone, NULL);
-	raw_close(&r);
-	raw_vm_close(&vm);
-	tp_listener_close(l);
+	end_both(&vm, &r);
 
-	raw_vm_secondary(&vm, "heartbeat=50,heartbeat-misses=1000");
-	raw_connect(&r, vm.address, 1);
-	raw_greet(&r, 1);
-	raw_epoch(&r, 1, 0x11);
-	atomic_store(&sends_alone, r.link->conn);
-	CHECK(raw_pages(&r, 1, 2, 1, 1, 0x22) && raw_commit(&r, 2), "the secondary has gone");
+	cut_off_secondary(&vm, &r, "heartbeat=50,heartbeat-misses=1000");
 	pair_wait(vm.session, STATE(STANDBY_SUSPECT));
 	check_reason(vm.session, "the peer has closed");
-	atomic_store(&sends_alone, NULL);
-	raw_close(&r);
-	raw_vm_close(&vm);
+	end_both(&vm, &r);
 }
 
 /* ---- the operator ---- */

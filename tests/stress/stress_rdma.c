@@ -8,8 +8,9 @@
  * all cases nothing is left in the fabric, and no rule of verbs was broken.
  *
  * Tried once each, in transport/rdma, to see that it bites: tp_completed() that tells all tickets at once and tp_settle() that does not wait
- * (found by seeds 1 and 27: a piece is not in place), a message that overtakes writes that wait for a key (1: the same), and a chunk
- * that is unpinned while writes to it are on the wire (11: remote access error).
+ * (found by seeds 1 and 27: a piece is not in place), a message that overtakes writes that wait for a key (1: the same), a chunk
+ * that is unpinned while writes to it are on the wire (11: remote access error), and rdma_fail() that ends a connection before the receives
+ * that came earlier were told (1: a round is missing).
  *
  * stress_rdma [--seed FIRST] [--seeds N]      150 seeds; FABRIC_TRACE=1 tells each step of the fabric */
 #include <errno.h>

@@ -16,7 +16,7 @@
 
 #include "check.h"
 
-#define HUSKS_MAX 256u
+#define HUSKS_MAX 256u /* old ones are looked through when an id goes */
 #define REQUEST_DATA 56
 #define ACCEPT_DATA 196
 #define REJECT_DATA 148
@@ -505,7 +505,9 @@ static void arrived(struct fake_id *id, const struct fake_message *m)
 		break;
 	case RDMA_CM_EVENT_REJECTED:
 	case RDMA_CM_EVENT_UNREACHABLE:
-		id->state = ID_OVER;
+		/* of a connection that stands it is a word only, as in Linux: no queue pair is touched */
+		if (id->state != ID_CONNECTED && (id->passive || id->state != ID_ACCEPTED))
+			id->state = ID_OVER;
 		break;
 	case RDMA_CM_EVENT_DISCONNECTED:
 		id->state = ID_LEAVING;

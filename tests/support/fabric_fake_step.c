@@ -618,9 +618,8 @@ static void *thread(void *arg)
 		pthread_mutex_unlock(&fake_lock);
 		if (fake.pause_us > 0 && rng_next(&rng) % 8 == 0)
 			nanosleep(&(struct timespec){ .tv_nsec = (long)(rng_next(&rng) % fake.pause_us) * 1000 }, NULL);
-		else
-			nanosleep(&(struct timespec){ .tv_nsec = 1 },
-				  NULL); /* sched_yield() would wait for all that compute */
+		else /* not sched_yield(), which waits for all that compute */
+			nanosleep(&(struct timespec){ .tv_nsec = 1 }, NULL);
 		pthread_mutex_lock(&fake_lock);
 	}
 	pthread_mutex_unlock(&fake_lock);

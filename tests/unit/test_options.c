@@ -91,6 +91,8 @@ Test(options, each_has_a_field_of_its_own)
 				 strchr(o[i].choices, '|') + 1);
 		else
 			snprintf(value, sizeof(value), "%" PRIu64, o[i].max - 1);
+		if (o[i].flags & FT_OPT_POWER_OF_2)
+			snprintf(value, sizeof(value), "%" PRIu64 "M", o[i].max >> 21);
 		good(&cfg, o[i].name, value);
 		expect(&cfg, o[i].name, value);
 		for (size_t k = 0; k < n; k++) {
@@ -195,6 +197,18 @@ Test(options, long_texts_are_refused)
 	bad("name", text, -ERANGE, "127 characters");
 	text[FT_NAME_MAX - 1] = '\0';
 	good(&cfg, "name", text);
+}
+
+Test(options, a_power_of_two_is_asked_for_where_it_is_set)
+{
+	struct ft_config cfg;
+	struct ft_error err = { 0 };
+
+	ft_config_init(&cfg, FT_ROLE_PRIMARY);
+	cr_expect_eq(ft_config_set(&cfg, "rdma-chunk", "3M", &err), -EINVAL);
+	cr_expect_str_eq(err.msg, "rdma-chunk: 3145728 is not a power of two");
+	cr_expect_eq(cfg.rdma_chunk, 1u << 20);
+	cr_expect_eq(ft_config_set(&cfg, "rdma-chunk", "4M", &err), 0, "%s", err.msg);
 }
 
 Test(options, get_cuts_and_refuses)

@@ -245,13 +245,13 @@ static inline void ft_config_init(struct ft_config *cfg, enum ft_role role)
 }
 
 enum ft_option_type { FT_OPT_STRING, FT_OPT_UINT, FT_OPT_SIZE, FT_OPT_BOOL, FT_OPT_CHOICE };
-enum { FT_OPT_PRIMARY = 1, FT_OPT_SECONDARY = 2, FT_OPT_LIVE = 4 };
+enum { FT_OPT_PRIMARY = 1, FT_OPT_SECONDARY = 2, FT_OPT_LIVE = 4, FT_OPT_POWER_OF_2 = 8 };
 
 /* One setting, for command lines, config files, manuals and completion.  All static strings. */
 struct ft_option {
 	const char *name; /* "interval", "staging-bytes" ... */
 	enum ft_option_type type;
-	unsigned flags;	     /* FT_OPT_*: who has it, and whether ft_session_set() takes it */
+	unsigned flags;	     /* FT_OPT_*: who has it, whether ft_session_set() takes it, which values it takes */
 	uint64_t min, max;   /* FT_OPT_UINT, FT_OPT_SIZE */
 	const char *choices; /* FT_OPT_CHOICE: "continue|hold" */
 	const char *unit;    /* "ms", "octets" or "" */
