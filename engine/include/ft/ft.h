@@ -173,6 +173,26 @@ struct ft_vmm_ops {
 	 * over: also beyond the end of this process; or let it run again.  Epochs may be taken while it is held: then
 	 * resume must not start it.  Without this op pause and resume serve. */
 	int (*guest_hold)(void *user, bool hold, struct ft_error *err);
+
+	/* -- side stream: octets of the VMM's own that are part of the epochs, as the writes of its disks (primary: the
+	 * first two, secondary: the others; all or none of a side's).  The engine carries them in order, looks at none, and
+	 * acknowledges an epoch only when side_commit() has returned for it. -- */
+
+	/* [ship] The next octets of the side stream into @buf, at most @cap (never less than 4096).  Returns how many, 0 if
+	 * there are no more of this epoch now, or a negative errno, which ends the connection.  @epoch: what came before its
+	 * cut (output_cut()), called with the guest running again.  0: the full sync is under way, give what there is; called
+	 * until it returns 0, in each round.  Runs beside callbacks of the epoch thread.  Must not wait for the guest. */
+	int64_t (*side_read)(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_error *err);
+	/* [epoch] Octets that must have been read before the last pause of a full sync makes sense. */
+	uint64_t (*side_left)(void *user);
+	/* [receive] A full sync begins: what came in since the last side_commit() is void. */
+	int (*side_begin)(void *user, struct ft_error *err);
+	/* [receive] @len octets of @epoch, in the order in which side_read() gave them.  Pieces may be cut anywhere.
+	 * An error refuses the epoch and ends the connection; the sentence goes to the primary. */
+	int (*side_write)(void *user, uint64_t epoch, const void *buf, size_t len, struct ft_error *err);
+	/* [receive] All of @epoch is here; when this returns 0 it is acknowledged, and a failover from now on must find
+	 * it.  Bounded. */
+	int (*side_commit)(void *user, uint64_t epoch, struct ft_error *err);
 };
 
 /* ---- configuration ----------------------------------------------------------------------------- */
