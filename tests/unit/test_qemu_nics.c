@@ -4,13 +4,18 @@
 #include <criterion/criterion.h>
 
 #include <errno.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "frames.h"
@@ -73,7 +78,7 @@ TestSuite(nics, .init = setup, .fini = teardown, .timeout = 60);
 
 static void open_nics(const char *destination, uint64_t hold, enum nics_at_cap at_cap)
 {
-	struct cmdline_route route = { (char *)"n0", qemu_path, (char *)(uintptr_t)destination };
+	static struct cmdline_route route;
 	struct nics_config config = { .nic = &route,
 				      .nr = 1,
 				      .hold_bytes = hold,
@@ -81,6 +86,7 @@ static void open_nics(const char *destination, uint64_t hold, enum nics_at_cap a
 				      .has_output = has_output,
 				      .want_cut = want_cut };
 
+	route = (struct cmdline_route){ (char *)"n0", qemu_path, (char *)(uintptr_t)destination };
 	cr_assert_eq(nics_open(&nics, &config, &err), 0, "%s", err.msg);
 	guest = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 	cr_assert_geq(guest, 0);
@@ -136,6 +142,16 @@ static void until(bool (*so)(void), const char *what)
 static bool some_held(void)
 {
 	return nics_held(nics) > 0;
+}
+
+static bool quarter_held(void)
+{
+	return nics_held(nics) > 60000;
+}
+
+static bool two_thirds_held(void)
+{
+	return nics_held(nics) > 175000;
 }
 
 static bool cut_wanted(void)
@@ -220,35 +236,202 @@ Test(nics, what_is_held_when_the_other_side_took_over_never_leaves)
 	cr_assert_eq(outside_gets(0, MSG_DONTWAIT), -1);
 }
 
-Test(nics, at_the_cap_an_epoch_is_cut_and_nothing_lost)
+#define HOLD 262144u
+#define FRAME 1000u
+
+Test(nics, an_epoch_that_fills_half_of_the_queue_is_to_end)
 {
-	open_dgram(4096, NICS_CUT);
+	unsigned n;
+
+	open_dgram(HOLD, NICS_CUT);
 	nics_plug(nics, true);
 	nics_cut(nics, 1);
-	for (unsigned n = 1; n <= 5; n++)
-		guest_sends(n, 1000);
+	for (n = 0; n < HOLD / 4 / FRAME; n++)
+		guest_sends(n, FRAME);
+	until(quarter_held, "a quarter is not held");
+	cr_assert_eq(atomic_load(&cuts), 0);
+	for (; n < HOLD * 3 / 4 / FRAME; n++)
+		guest_sends(n, FRAME);
 	until(cut_wanted, "no end of the epoch is asked for");
-	nics_release(nics, 1);
+	until(two_thirds_held, "two thirds are not held");
+	cr_assert_eq(atomic_load(&cuts), 1, "asked for once");
+	/* the queue is still full of it: an end of the next one would not help */
+	nics_cut(nics, 2);
+	guest_sends(0, FRAME);
+	util_sleep_ms(20);
+	cr_assert_eq(atomic_load(&cuts), 1);
 	cr_assert_eq(nics_dropped(nics), 0);
-	cr_assert_leq(nics_held(nics), 4096);
-	nics_release(nics, UINT64_MAX);
-	for (int n = 1; n <= 5; n++)
-		cr_assert_eq(outside_gets(1000, 0), n);
 }
 
-Test(nics, at_the_cap_frames_are_dropped)
+static void fill_twice(enum nics_at_cap at_cap)
 {
-	open_dgram(4096, NICS_DROP);
+	open_dgram(HOLD, at_cap);
 	nics_plug(nics, true);
 	nics_cut(nics, 1);
-	for (unsigned n = 1; n <= 5; n++)
-		guest_sends(n, 1000);
+	for (unsigned n = 0; n < 2 * HOLD / FRAME; n++)
+		guest_sends(n, FRAME); /* would wait for ever if nobody read */
 	until(some_dropped, "none is dropped");
-	cr_assert_eq(atomic_load(&cuts), 0);
-	nics_release(nics, UINT64_MAX);
-	for (int n = 1; n <= 4; n++)
-		cr_assert_eq(outside_gets(1000, 0), n);
+	cr_assert_leq(nics_held(nics), HOLD);
+	for (unsigned n = 0; n < 50; n++)
+		guest_sends(n, FRAME);
+	nics_cut(nics, 2); /* the guest stands: what is in the socket is taken, and dropped */
+	nics_release(nics, 2);
+	cr_assert_eq(nics_held(nics), 0);
+	for (unsigned n = 0; n < HOLD / (FRAME + 4); n++)
+		cr_assert_eq(outside_gets(FRAME, 0), (int)(n % 256));
 	cr_assert_eq(outside_gets(0, MSG_DONTWAIT), -1);
+}
+
+Test(nics, what_finds_no_room_is_lost_and_the_guest_does_not_wait)
+{
+	fill_twice(NICS_CUT);
+	cr_assert_eq(atomic_load(&cuts), 1);
+}
+
+Test(nics, at_the_cap_an_epoch_need_not_end)
+{
+	fill_twice(NICS_DROP);
+	cr_assert_eq(atomic_load(&cuts), 0);
+}
+
+/* ---- outside ends that do not take ---- */
+
+/* All of it computes for less than half of the time. */
+static void does_not_spin(void)
+{
+	uint64_t wall = util_now_ns();
+	struct timespec cpu[2];
+
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu[0]);
+	util_sleep_ms(300);
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &cpu[1]);
+	wall = util_now_ns() - wall;
+	cr_assert_lt((uint64_t)(cpu[1].tv_sec - cpu[0].tv_sec) * 1000000000u + (uint64_t)cpu[1].tv_nsec -
+			     (uint64_t)cpu[0].tv_nsec,
+		     wall / 2);
+}
+
+Test(nics, datagrams_wait_for_a_receiver_that_is_slow)
+{
+	open_dgram(1 << 20, NICS_CUT);
+	nics_plug(nics, true);
+	nics_cut(nics, 1);
+	for (unsigned n = 0; n < 900; n++)
+		guest_sends(n, FRAME);
+	nics_cut(nics, 2);
+	nics_release(nics, 2); /* more than a socket's queue holds */
+	for (unsigned n = 0; n < 900; n++)
+		cr_assert_eq(outside_gets(FRAME, 0), (int)(n % 256), "frame %u", n);
+	cr_assert_eq(nics_dropped(nics), 0);
+}
+
+Test(nics, datagrams_that_nobody_takes_are_lost_in_the_end)
+{
+	open_dgram(1 << 20, NICS_CUT);
+	nics_plug(nics, true);
+	for (unsigned n = 0; n < 900; n++)
+		guest_sends(n, FRAME);
+	does_not_spin();
+	until(some_dropped, "none is lost");
+	close(outside);
+	outside = -1;
+	guest_sends(1, FRAME);
+	does_not_spin();
+}
+
+Test(nics, a_stream_peer_that_stalls)
+{
+	static struct frames_in in;
+	char destination[256];
+	const uint8_t *frame;
+	unsigned nr = 0;
+	int peer, got;
+
+	snprintf(destination, sizeof(destination), "stream,addr.type=unix,addr.path=%s", out_path);
+	outside = bound(SOCK_STREAM, out_path);
+	cr_assert_eq(listen(outside, 1), 0);
+	open_nics(destination, HOLD, NICS_CUT);
+	nics_plug(nics, true);
+	peer = accept4(outside, NULL, NULL, SOCK_CLOEXEC);
+	cr_assert_geq(peer, 0);
+	util_sleep_ms(20);
+	nics_cut(nics, 1);
+	nics_release(nics, UINT64_MAX); /* not held: the wire is what is slow */
+	for (unsigned n = 0; n < 3000; n++)
+		guest_sends(n, FRAME);
+	until(some_dropped, "none is dropped");
+	does_not_spin();
+	cr_assert_eq(atomic_load(&cuts), 0, "the end of an epoch would not help");
+	/* what it gets when it goes on are whole frames, in order */
+	for (unsigned i = 0; i < 5000 && nr < 200; i++) {
+		got = frames_read(&in, peer, &frame);
+		if (got == 0) {
+			util_sleep_ms(1);
+			continue;
+		}
+		cr_assert_eq(got, (int)FRAME);
+		cr_assert_eq(frame[0], (uint8_t)nr);
+		cr_assert_eq(frame[FRAME - 1], (uint8_t)nr);
+		nr++;
+	}
+	cr_assert_eq(nr, 200);
+	close(peer);
+}
+
+/* A standby's: the peer has room for one, and that is the primary's. */
+Test(nics, a_stream_is_connected_when_it_is_plugged_in)
+{
+	struct pollfd p;
+	char destination[256];
+
+	snprintf(destination, sizeof(destination), "stream,addr.type=unix,addr.path=%s", out_path);
+	outside = bound(SOCK_STREAM, out_path);
+	cr_assert_eq(listen(outside, 1), 0);
+	open_nics(destination, HOLD, NICS_CUT);
+	p = (struct pollfd){ .fd = outside, .events = POLLIN };
+	cr_assert_eq(poll(&p, 1, 500), 0, "somebody connects");
+	nics_plug(nics, true);
+	cr_assert_eq(poll(&p, 1, 10000), 1);
+}
+
+static unsigned said;
+
+static void hear(void *user, const char *text)
+{
+	(void)user;
+	if (strstr(text, "network n0: the tap device was deleted"))
+		__atomic_fetch_add(&said, 1, __ATOMIC_SEQ_CST);
+}
+
+static bool heard(void)
+{
+	return __atomic_load_n(&said, __ATOMIC_SEQ_CST) > 0;
+}
+
+/* In a network namespace of this process's own. */
+Test(nics, a_tap_device_that_is_deleted)
+{
+	struct ifreq req = { .ifr_flags = IFF_UP };
+	struct cmdline_route route = { (char *)"n0", qemu_path, (char *)"tap,ifname=tap0,script=no" };
+	struct nics_config config = { .nic = &route, .nr = 1, .hold_bytes = HOLD, .say = hear };
+	int fd;
+
+	cr_assert_eq(unshare(geteuid() ? CLONE_NEWUSER | CLONE_NEWNET : CLONE_NEWNET), 0, "%s", strerror(errno));
+	cr_assert_eq(nics_open(&nics, &config, &err), 0, "%s", err.msg);
+	guest = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	nics_plug(nics, true);
+	fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	strcpy(req.ifr_name, "tap0");
+	cr_assert_eq(ioctl(fd, SIOCSIFFLAGS, &req), 0, "%s", strerror(errno));
+	guest_sends(1, 60);
+	util_sleep_ms(50);
+	cr_assert_eq(nics_dropped(nics), 0);
+	cr_assert_eq(system("ip link delete tap0"), 0);
+	until(heard, "nothing is said");
+	guest_sends(2, 60);
+	until(some_dropped, "the frame is not counted");
+	does_not_spin();
+	close(fd);
 }
 
 /* Frames of all sizes, in pieces, over a stream whose other side comes late, goes, and comes again. */
@@ -286,15 +469,34 @@ Test(nics, a_stream_carries_whole_frames)
 	}
 }
 
-Test(nics, a_guest_that_says_nonsense_is_not_listened_to_any_more)
+/* The frame that follows comes by the connection that follows. */
+static void meet_again(void)
 {
+	close(guest);
+	guest = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+	cr_assert_geq(guest, 0);
+	guest_sends(7, 60);
+	cr_assert_eq(outside_gets(60, 0), 7);
+}
+
+Test(nics, a_guest_that_says_nonsense_is_connected_to_anew)
+{
+	char octet;
+
 	open_dgram(1 << 20, NICS_CUT);
 	nics_plug(nics, true);
 	cr_assert_eq(send(guest, "\377\377\377\377", 4, 0), 4);
-	util_sleep_ms(50);
-	cr_assert_eq(outside_gets(0, MSG_DONTWAIT), -1);
-	nics_cut(nics, 1);
-	nics_release(nics, 1);
+	cr_assert_leq(recv(guest, &octet, 1, 0), 0, "not hung up");
+	meet_again();
+}
+
+Test(nics, a_guest_that_hangs_up_is_connected_to_anew)
+{
+	open_dgram(1 << 20, NICS_CUT);
+	nics_plug(nics, true);
+	cr_assert_eq(send(guest, "\0\0\0\60half", 8, 0), 8);
+	shutdown(guest, SHUT_RDWR);
+	meet_again();
 }
 
 Test(nics, uplinks_that_cannot_be)
@@ -305,14 +507,15 @@ Test(nics, uplinks_that_cannot_be)
 		{ "dgram,local.type=inet,local.host=127.0.0.1,remote.type=inet", "host and port" },
 		{ "stream", "wants addr.type=" },
 		{ "stream,addr.type=vsock", "unix or inet" },
+		{ "stream,server=on,addr.type=unix,addr.path=/tmp", "local address" },
 		{ "tap,ifname=a-name-that-is-too-long", "too long" },
 	};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
 		struct uplink *u;
-		char said[64];
+		char line[64];
 
-		cr_assert_lt(uplink_open(&u, bad[i][0], said, sizeof(said), &err), 0, "%s", bad[i][0]);
+		cr_assert_lt(uplink_open(&u, bad[i][0], line, sizeof(line), &err), 0, "%s", bad[i][0]);
 		cr_assert(strstr(err.msg, bad[i][1]), "%s: %s", bad[i][0], err.msg);
 	}
 }

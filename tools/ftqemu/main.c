@@ -4,6 +4,7 @@
 #include "ftqemu.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #define HOLD_BYTES "4M"
 #define NET_HOLD_BYTES "16M"
+#define NET_HOLD_MIN UINT64_C(131072) /* a frame of the largest size and more */
 
 static int set_method(void *user, const struct cli_option *opt, const char *value, struct ft_error *err)
 {
@@ -24,9 +26,22 @@ static int set_method(void *user, const struct cli_option *opt, const char *valu
 	return err->code;
 }
 
+static int set_net_hold(void *user, const struct cli_option *opt, const char *value, struct ft_error *err)
+{
+	const struct args *args = user;
+	int rc = cli_set_size(user, opt, value, err);
+
+	if (rc || args->net_hold_bytes >= NET_HOLD_MIN)
+		return rc;
+	err->code = -ERANGE;
+	snprintf(err->msg, sizeof(err->msg), "%s: %.40s is less than a large frame needs: at least %" PRIu64 "K",
+		 opt->name, value, NET_HOLD_MIN >> 10);
+	return err->code;
+}
+
 static int set_net_at_cap(void *user, const struct cli_option *opt, const char *value, struct ft_error *err)
 {
-	static const char *const names[] = { [NICS_CUT] = "cut", [NICS_DROP] = "drop", [NICS_BLOCK] = "block" };
+	static const char *const names[] = { [NICS_CUT] = "cut", [NICS_DROP] = "drop" };
 	struct args *args = user;
 
 	for (unsigned i = 0; i < sizeof(names) / sizeof(names[0]); i++) {
@@ -36,7 +51,7 @@ static int set_net_at_cap(void *user, const struct cli_option *opt, const char *
 		}
 	}
 	err->code = -EINVAL;
-	snprintf(err->msg, sizeof(err->msg), "%s: '%.40s' is none of cut, drop, block", opt->name, value);
+	snprintf(err->msg, sizeof(err->msg), "%s: '%.40s' is neither cut nor drop", opt->name, value);
 	return err->code;
 }
 
@@ -66,11 +81,11 @@ static int refuse_identity(void *user, const struct cli_option *opt, const char 
 		  .set = set_method },                                                                                 \
 		CLI_SIZE(struct args, hold_bytes, "hold-bytes", 0, "SIZE",                                             \
 			 "most output held for each console (" HOLD_BYTES ")"),                                        \
-		CLI_SIZE(struct args, net_hold_bytes, "net-hold-bytes", 0, "SIZE",                                     \
-			 "most output held for each network card (" NET_HOLD_BYTES ")"),                               \
+		CLI_OPT(struct args, net_hold_bytes, "net-hold-bytes", 0, "SIZE",                                      \
+			"most output held for each network card (" NET_HOLD_BYTES ")", set_net_hold),                  \
 		{ .name = "net-at-cap",                                                                                \
-		  .arg = "cut|drop|block",                                                                             \
-		  .help = "when that is full: end the epoch, drop frames, or let the card wait (cut)",                 \
+		  .arg = "cut|drop",                                                                                   \
+		  .help = "when half of that is used: end the epoch, or nothing; what finds no room is lost (cut)",    \
 		  .set = set_net_at_cap },                                                                             \
 		CLI_FLAG(struct args, unsafe_output, "unsafe-output", 0,                                               \
 			 "allow disks, network cards and pictures whose output is not held"),                          \

@@ -42,6 +42,7 @@ struct cmdline {
 	unsigned nr_consoles;
 	struct cmdline_route nic[CMDLINE_NICS_MAX];
 	unsigned nr_nics;
+	unsigned own_nics; /* of a running machine: network cards that an ftqemu gave a socket; where to is not in argv */
 	uint64_t ram_bytes;
 	char *name;	   /* of -name, or NULL */
 	bool has_picture;  /* somebody looks at a screen: video RAM must be carried */

@@ -110,6 +110,7 @@ static int check_running(struct walk *w, const char *name, const char *arg, cons
 	if (!id || !path || !cmdline_is_own_socket(w, path))
 		return cmdline_unheld(w, name, arg,
 				      "this network does not go through ftqemu; start the guest by ftqemu");
+	w->out->own_nics++;
 	return cmdline_pass(w, name, arg, NULL);
 }
 

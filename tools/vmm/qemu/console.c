@@ -66,13 +66,14 @@ static size_t emit(void *user, const void *buf, size_t len)
 	return took;
 }
 
-/* Take what QEMU has for us, leaving @reserve of the queue free.  Returns false when the queue is full. */
-static bool read_locked(struct console *con, uint64_t reserve)
+/* Take what QEMU has for us, leaving @reserve of the queue free.  Returns false when the queue is full.  *@some: there was something. */
+static bool read_locked(struct console *con, uint64_t reserve, bool *some)
 {
 	char buf[CHUNK];
 	uint64_t room;
 	ssize_t n;
 
+	*some = false;
 	while (!con->ended) {
 		room = ft_output_room(con->output);
 		if (room <= reserve)
@@ -85,6 +86,8 @@ static bool read_locked(struct console *con, uint64_t reserve)
 			con->ended = true;
 		else if (ft_output_write(con->output, buf, (size_t)n))
 			return false; /* cannot be: there was room, and only we write */
+		else
+			*some = true;
 	}
 	return true;
 }
@@ -141,7 +144,7 @@ static int prepare(struct consoles *c, struct pollfd *p, struct slot *slot)
 
 static void serve(struct console *con, const struct pollfd *p, const struct slot *slot)
 {
-	bool writable;
+	bool writable, some;
 	size_t n;
 
 	n = sink_handle(con->sink, p + slot->first, slot->nr, con->input + con->nr_input, INPUT - con->nr_input,
@@ -151,9 +154,9 @@ static void serve(struct console *con, const struct pollfd *p, const struct slot
 	if (writable)
 		ft_output_kick(con->output);
 	pthread_mutex_lock(&con->all->lock);
-	con->full = !read_locked(con, RESERVE);
+	con->full = !read_locked(con, RESERVE, &some);
 	pthread_mutex_unlock(&con->all->lock);
-	if (con->all->config.has_output && ft_output_held(con->output))
+	if (some && con->all->config.has_output && ft_output_held(con->output))
 		con->all->config.has_output(con->all->config.user);
 }
 
@@ -199,10 +202,11 @@ static void *run(void *arg)
 void consoles_cut(struct consoles *c, uint64_t epoch)
 {
 	unsigned i;
+	bool some;
 
 	pthread_mutex_lock(&c->lock);
 	for (i = 0; i < c->nr; i++) {
-		read_locked(&c->console[i], 0);
+		read_locked(&c->console[i], 0, &some);
 		ft_output_cut(c->console[i].output, epoch);
 	}
 	pthread_mutex_unlock(&c->lock);

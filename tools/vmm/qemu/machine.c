@@ -38,6 +38,14 @@ bool machine_is_alive(void *user)
 	return m->pidfd < 0 || poll(&p, 1, 0) == 0;
 }
 
+void machine_with_session(struct machine *m, void (*what)(struct ft_session *s))
+{
+	pthread_mutex_lock(&m->session_lock);
+	if (m->session)
+		what(m->session);
+	pthread_mutex_unlock(&m->session_lock);
+}
+
 /* ---- open, close -------------------------------------------------------------------------------- */
 
 int machine_open(struct machine **out, const struct machine_config *config, struct ft_error *err)
@@ -50,6 +58,7 @@ int machine_open(struct machine **out, const struct machine_config *config, stru
 	if (!m)
 		return fail(err, -ENOMEM, "no memory");
 	m->config = *config;
+	pthread_mutex_init(&m->session_lock, NULL);
 	m->lock_fd = m->pidfd = m->ram_fd = m->uffd = m->guard = -1;
 	rc = config->qemu ? machine_make(m, err) : machine_take(m, err);
 	/* what was pointed at is the caller's */
@@ -97,6 +106,7 @@ void machine_close(struct machine *m)
 	fd_close(&m->lock_fd);
 	free(m->identity);
 	cmdline_free(&m->cmdline);
+	pthread_mutex_destroy(&m->session_lock);
 	free(m);
 }
 
@@ -111,7 +121,9 @@ int machine_add_to(struct machine *m, struct ft_session *s, struct ft_error *err
 {
 	int region;
 
-	atomic_store(&m->session, s);
+	pthread_mutex_lock(&m->session_lock);
+	m->session = s;
+	pthread_mutex_unlock(&m->session_lock);
 	if (!s)
 		return 0;
 	region = ft_session_add_region(s, "ram", m->ram, m->ram_bytes, err);

@@ -4,7 +4,7 @@
 #ifndef FT_QEMU_MACHINE_PRIVATE_H
 #define FT_QEMU_MACHINE_PRIVATE_H
 
-#include <stdatomic.h>
+#include <pthread.h>
 #include "console.h"
 #include "machine.h"
 #include "nics.h"
@@ -38,7 +38,8 @@ struct machine {
 	char *identity;
 	int guard;
 
-	_Atomic(struct ft_session *) session; /* for early cuts from the threads of consoles and nics */
+	pthread_mutex_t session_lock; /* held while the threads of consoles and nics use it; after their own locks, before the library's */
+	struct ft_session *session;
 	uint32_t region;
 	/* session's epoch thread */
 	bool is_chosen, is_paused; /* is_chosen: the way to take device state was tried */
@@ -48,6 +49,8 @@ struct machine {
 
 /* machine.c: [any thread] a line for the user, if he wants any. */
 void machine_say(struct machine *m, enum ft_log_level level, const char *fmt, ...) QEMU_PRINTF(3, 4);
+/* machine.c: [any thread] @what of the session, if there is one; it is not closed meanwhile. */
+void machine_with_session(struct machine *m, void (*what)(struct ft_session *s));
 /* machine.c: [any thread] whether the process @user (the machine) is still there. */
 bool machine_is_alive(void *user);
 

@@ -109,18 +109,12 @@ static int open_tracker(struct machine *m, struct ft_error *err)
 
 static void want_cut(void *user)
 {
-	struct ft_session *s = atomic_load(&((struct machine *)user)->session);
-
-	if (s)
-		ft_session_cut(s);
+	machine_with_session(user, ft_session_cut);
 }
 
 static void has_output(void *user)
 {
-	struct ft_session *s = atomic_load(&((struct machine *)user)->session);
-
-	if (s)
-		ft_session_output(s);
+	machine_with_session(user, ft_session_output);
 }
 
 static void console_said(void *user, const char *text)
@@ -264,6 +258,17 @@ static void read_json(struct machine *m)
 		    CMDLINE_CONSOLES_MAX);
 	read_routes(json_object_get(root, "nics"), m->cmdline.nic, &m->cmdline.nr_nics, CMDLINE_NICS_MAX);
 	json_decref(root);
+}
+
+/* The guest would be cut off if it had cards of which nobody knows where to. */
+static int check_routes(const struct machine *m, struct ft_error *err)
+{
+	if (m->cmdline.own_nics == m->cmdline.nr_nics)
+		return 0;
+	return fail(err, -ENOENT,
+		    "%u network cards of the guest go through an ftqemu, and %s/machine.json, which says where to, %s: "
+		    "give the QMP socket in the run directory of that ftqemu",
+		    m->cmdline.own_nics, m->run_dir, m->has_run_dir ? "knows others" : "is missing");
 }
 
 /* ---- a machine made by us ----------------------------------------------------------------------- */
@@ -571,8 +576,10 @@ int machine_take(struct machine *m, struct ft_error *err)
 		read_json(m);
 		if (!m->name[0])
 			snprintf(m->name, sizeof(m->name), "%s", m->cmdline.name ? m->cmdline.name : "vm");
-		rc = open_state(m, err);
+		rc = check_routes(m, err);
 	}
+	if (!rc)
+		rc = open_state(m, err);
 	if (!rc)
 		rc = check_blockers(m, err);
 	if (!rc)

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* nics.c - see nics.h.
  *
- * QEMU listens and we connect, as for consoles.  A frame that the guest sent before a pause and that is still in the socket belongs to the
- * epoch that ends: nics_cut() takes what is there.  If it finds no room that frame is dropped, for networks lose frames and the guest
- * cannot be asked to wait while it stands. */
+ * QEMU listens and we connect, as for consoles, and again when it closed.  A frame that the guest sent before a pause and that is still in the
+ * socket belongs to the epoch that ends: nics_cut() takes what is there.
+ *
+ * Must hold: QEMU's socket is read whatever happens.  QEMU 7.2 writes to it with a blocking send, its main loop locked: a card that
+ * waited for room would be a QEMU that cannot be paused.  What finds no room is dropped, as in any network. */
 #include "nics.h"
 
 #include <errno.h>
@@ -20,23 +22,25 @@
 #include "frames.h"
 #include "uplink.h"
 
-#define CUT_EVERY_MS 1 /* while a queue is full */
-#define BURST 64       /* frames of one card before the next one has its turn */
+#define BURST 64 /* frames of one card before the next one has its turn */
+#define CONNECT_EVERY_MS 200
+#define IDLE_MS 200
 
 _Static_assert(UPLINK_FRAME_MAX <= FT_OUTPUT_PACKET_MAX, "each frame can be held");
 
 struct nic {
 	struct nics *all;
-	const char *id;
-	int qemu;
-	bool ended; /* QEMU closed it; guarded by all->lock */
+	const struct cmdline_route *spec;
 	struct uplink *uplink;
 	struct ft_output *output;
 	/* guarded by all->lock */
+	int qemu;
+	int ended; /* QEMU closed it (-EPIPE), or said what is no frame (-EPROTO); the thread connects again */
 	struct frames_in from_guest;
-	const uint8_t *refused; /* a frame that found no room; in from_guest */
-	size_t refused_len;
+	uint64_t running; /* octets of the epoch that runs */
+	bool asked;       /* for its end */
 	/* the thread's */
+	uint64_t connect_ns; /* not before then */
 	struct frames_out to_guest;
 	size_t inbound_len; /* a frame that QEMU has not taken */
 	uint8_t inbound[UPLINK_FRAME_MAX];
@@ -77,87 +81,173 @@ static size_t emit(void *user, const void *frame, size_t len)
 
 /* ---- from the guest ----------------------------------------------------------------------------- */
 
-static bool queue_locked(struct nic *c, const uint8_t *frame, size_t len, bool may_wait)
+static void queue_locked(struct nic *c, const uint8_t *frame, size_t len)
 {
-	if (ft_output_write(c->output, frame, len) == 0)
-		return true;
-	if (!may_wait || c->all->config.at_cap == NICS_DROP) {
+	c->running += len;
+	if (ft_output_write(c->output, frame, len))
 		atomic_fetch_add(&c->all->dropped, 1);
-		return true;
-	}
-	c->refused = frame;
-	c->refused_len = len;
-	return false;
 }
 
-/* Take what QEMU has for us, @most frames.  Returns how many were queued. */
-static unsigned read_locked(struct nic *c, unsigned most, bool may_wait)
+/* Take what QEMU has for us, @most frames.  Returns how many there were. */
+static unsigned read_locked(struct nic *c, unsigned most)
 {
 	unsigned nr = 0;
 
 	while (nr < most && !c->ended) {
-		const uint8_t *frame = c->refused;
-		int len = (int)c->refused_len;
+		const uint8_t *frame;
+		int len = frames_read(&c->from_guest, c->qemu, &frame);
 
-		c->refused = NULL;
-		if (!frame)
-			len = frames_read(&c->from_guest, c->qemu, &frame);
 		if (len == 0)
 			break;
-		if (len < 0)
-			c->ended = true;
-		else if (!queue_locked(c, frame, (size_t)len, may_wait))
+		if (len < 0) {
+			c->ended = len;
 			break;
+		}
+		queue_locked(c, frame, (size_t)len);
 		nr++;
 	}
 	return nr;
 }
 
+/* The epoch that runs has filled half of the queue alone.  Asked once: until it ends nothing more can be done. */
+static bool must_end_locked(struct nic *c)
+{
+	uint64_t half = c->all->config.hold_bytes / 2;
+
+	if (c->all->config.at_cap != NICS_CUT || c->asked || c->running <= half || ft_output_held(c->output) <= half)
+		return false;
+	c->asked = true;
+	return true;
+}
+
+static void take(struct nic *c)
+{
+	const struct nics_config *config = &c->all->config;
+	unsigned taken;
+	bool must_end;
+
+	pthread_mutex_lock(&c->all->lock);
+	taken = read_locked(c, BURST);
+	must_end = taken && must_end_locked(c);
+	pthread_mutex_unlock(&c->all->lock);
+	if (taken && config->has_output && ft_output_held(c->output))
+		config->has_output(config->user);
+	if (must_end && config->want_cut)
+		config->want_cut(config->user);
+}
+
 /* ---- to the guest ------------------------------------------------------------------------------- */
+
+static bool has_ended(struct nic *c)
+{
+	bool ended;
+
+	pthread_mutex_lock(&c->all->lock);
+	ended = c->ended != 0;
+	pthread_mutex_unlock(&c->all->lock);
+	return ended;
+}
+
+static void end(struct nic *c, int why)
+{
+	pthread_mutex_lock(&c->all->lock);
+	c->ended = c->ended ? c->ended : why;
+	pthread_mutex_unlock(&c->all->lock);
+}
+
+/* 0: QEMU has no room now. */
+static int give(struct nic *c)
+{
+	int r;
+
+	if (!atomic_load(&c->all->plugged) || has_ended(c))
+		return 1; /* nobody is there to take it */
+	r = frames_write(&c->to_guest, c->qemu, c->inbound, c->inbound_len);
+	if (r < 0)
+		end(c, r);
+	return r;
+}
 
 static void feed(struct nic *c)
 {
 	for (unsigned i = 0; i < BURST; i++) {
 		if (!c->inbound_len)
 			c->inbound_len = uplink_receive(c->uplink, c->inbound);
-		if (!c->inbound_len)
-			break;
-		if (atomic_load(&c->all->plugged) &&
-		    frames_write(&c->to_guest, c->qemu, c->inbound, c->inbound_len) == 0)
+		if (!c->inbound_len || give(c) == 0)
 			break;
 		c->inbound_len = 0;
 	}
-	(void)frames_flush(&c->to_guest, c->qemu);
+	if (c->to_guest.len && !has_ended(c) && frames_flush(&c->to_guest, c->qemu) < 0)
+		end(c, -EPIPE);
 }
 
 /* ---- the thread --------------------------------------------------------------------------------- */
+
+static void say(struct nic *c, const char *what)
+{
+	char text[256];
+
+	snprintf(text, sizeof(text), "network %s: %s", c->spec->id, what);
+	if (c->all->config.say)
+		c->all->config.say(c->all->config.user, text);
+}
+
+static void hang_up(struct nic *c)
+{
+	int why;
+
+	pthread_mutex_lock(&c->all->lock);
+	why = c->ended;
+	fd_close(&c->qemu);
+	c->from_guest.have = 0;
+	pthread_mutex_unlock(&c->all->lock);
+	c->to_guest.at = c->to_guest.len = 0;
+	if (why == -EPROTO)
+		say(c, "what QEMU sent is no frame: connecting to it anew");
+}
+
+/* QEMU listens again when it has seen the end of the connection before. */
+static void reconnect(struct nic *c)
+{
+	struct ft_error ignored;
+	int fd;
+
+	if (c->qemu >= 0)
+		hang_up(c);
+	if (util_now_ns() < c->connect_ns)
+		return;
+	c->connect_ns = util_now_ns() + CONNECT_EVERY_MS * UTIL_NS_PER_MS;
+	fd = unix_connect(c->spec->socket, 0, &ignored);
+	if (fd < 0)
+		return;
+	pthread_mutex_lock(&c->all->lock);
+	c->qemu = fd;
+	c->ended = 0;
+	pthread_mutex_unlock(&c->all->lock);
+}
 
 /* Where in the poll array a card's ends are. */
 struct slot {
 	int first, nr;
 };
 
-static int prepare(struct nics *n, struct pollfd *p, struct slot *slot, bool *full)
+static int prepare(struct nics *n, struct pollfd *p, struct slot *slot, int *timeout_ms)
 {
 	int nr = 0;
 
-	*full = false;
+	*timeout_ms = IDLE_MS;
 	p[nr++] = (struct pollfd){ .fd = n->wake, .events = POLLIN };
 	for (unsigned i = 0; i < n->nr; i++) {
 		struct nic *c = n->nic[i];
-		bool ended, refused, to_guest = c->inbound_len || c->to_guest.len;
+		bool to_guest = c->inbound_len || c->to_guest.len;
 
-		pthread_mutex_lock(&n->lock);
-		ended = c->ended;
-		refused = c->refused != NULL;
-		pthread_mutex_unlock(&n->lock);
-		*full |= refused;
-		if (!ended)
+		if (has_ended(c))
+			reconnect(c);
+		if (c->qemu >= 0)
 			p[nr++] =
-				(struct pollfd){ .fd = c->qemu,
-						 .events = (short)((refused ? 0 : POLLIN) | (to_guest ? POLLOUT : 0)) };
+				(struct pollfd){ .fd = c->qemu, .events = (short)(POLLIN | (to_guest ? POLLOUT : 0)) };
 		slot[i].first = nr;
-		slot[i].nr = uplink_poll(c->uplink, p + nr, !to_guest && !ended);
+		slot[i].nr = uplink_poll(c->uplink, p + nr, !to_guest, timeout_ms);
 		nr += slot[i].nr;
 	}
 	return nr;
@@ -165,16 +255,12 @@ static int prepare(struct nics *n, struct pollfd *p, struct slot *slot, bool *fu
 
 static void serve(struct nic *c, const struct pollfd *p, const struct slot *slot)
 {
-	unsigned taken;
-
 	if (uplink_handle(c->uplink, p + slot->first, slot->nr))
 		ft_output_kick(c->output);
 	feed(c);
-	pthread_mutex_lock(&c->all->lock);
-	taken = read_locked(c, BURST, true);
-	pthread_mutex_unlock(&c->all->lock);
-	if (taken && c->all->config.has_output && ft_output_held(c->output))
-		c->all->config.has_output(c->all->config.user);
+	take(c);
+	if (uplink_gone(c->uplink))
+		say(c, "the tap device was deleted: what the guest sends is lost from now on");
 }
 
 static void *run(void *arg)
@@ -183,14 +269,12 @@ static void *run(void *arg)
 	struct slot slot[CMDLINE_NICS_MAX];
 	struct nics *n = arg;
 	uint64_t count;
-	bool full;
+	int timeout_ms;
 
 	while (!atomic_load(&n->stop)) {
-		int nr = prepare(n, p, slot, &full);
+		int nr = prepare(n, p, slot, &timeout_ms);
 
-		if (full && n->config.at_cap == NICS_CUT && n->config.want_cut)
-			n->config.want_cut(n->config.user);
-		if (poll(p, (nfds_t)nr, full ? CUT_EVERY_MS : 200) < 0 && errno != EINTR)
+		if (poll(p, (nfds_t)nr, timeout_ms) < 0 && errno != EINTR)
 			break;
 		if (p[0].revents && read(n->wake, &count, sizeof(count)) < 0 && errno != EAGAIN)
 			break;
@@ -205,6 +289,8 @@ static void *run(void *arg)
 void nics_plug(struct nics *n, bool in)
 {
 	atomic_store(&n->plugged, in);
+	for (unsigned i = 0; i < n->nr; i++)
+		uplink_plug(n->nic[i]->uplink, in);
 	wake(n);
 }
 
@@ -212,8 +298,12 @@ void nics_cut(struct nics *n, uint64_t epoch)
 {
 	pthread_mutex_lock(&n->lock);
 	for (unsigned i = 0; i < n->nr; i++) {
-		read_locked(n->nic[i], UINT32_MAX, false);
-		ft_output_cut(n->nic[i]->output, epoch);
+		struct nic *c = n->nic[i];
+
+		read_locked(c, UINT32_MAX);
+		ft_output_cut(c->output, epoch);
+		c->running = 0;
+		c->asked = false;
 	}
 	pthread_mutex_unlock(&n->lock);
 }
@@ -222,7 +312,6 @@ void nics_release(struct nics *n, uint64_t epoch)
 {
 	for (unsigned i = 0; i < n->nr; i++)
 		ft_output_release(n->nic[i]->output, epoch);
-	wake(n); /* there may be room again */
 }
 
 void nics_drop(struct nics *n)
@@ -262,7 +351,7 @@ static int open_one(struct nics *n, const struct cmdline_route *spec, struct ft_
 
 	if (!c)
 		return fail(err, -ENOMEM, "no memory");
-	*c = (struct nic){ .all = n, .id = spec->id, .qemu = -1 };
+	*c = (struct nic){ .all = n, .spec = spec, .qemu = -1 };
 	n->nic[n->nr++] = c;
 	c->qemu = unix_connect(spec->socket, util_deadline_ms(1000), err);
 	if (c->qemu < 0)

@@ -14,27 +14,26 @@
 
 struct nics;
 
-/* What happens to a frame of the guest for which a card's queue has no room. */
+/* What is done about a card that sends more in an epoch than its queue can hold.  What finds no room is lost, as in a network that is too slow. */
 enum nics_at_cap {
-	NICS_CUT,   /* the epoch is to end, and the guest's card waits */
-	NICS_DROP,  /* it is lost, as in the queue of a network that is too slow */
-	NICS_BLOCK, /* the guest's card waits for the epoch's end */
+	NICS_CUT,  /* the epoch is to end when it has filled half of the queue */
+	NICS_DROP, /* nothing */
 };
 
 struct nics_config {
 	const struct cmdline_route *nic;
 	unsigned nr;
-	uint64_t hold_bytes; /* what each may hold */
+	uint64_t hold_bytes; /* what each may hold; a frame of the largest size at least */
 	enum nics_at_cap at_cap;
 	/* [thread of the nics] Output waits; an epoch should end because there is no more room.  May be NULL. */
 	void (*has_output)(void *user);
 	void (*want_cut)(void *user);
-	/* [caller] What the user has to know. */
+	/* [caller of nics_open(), thread of the nics] What the user has to know. */
 	void (*say)(void *user, const char *text);
 	void *user;
 };
 
-/* nics_open - connect to QEMU's sockets, open the outside ends, start the thread. */
+/* nics_open - connect to QEMU's sockets, open the outside ends, start the thread.  What @config->nic points at must outlive it. */
 int nics_open(struct nics **out, const struct nics_config *config, struct ft_error *err);
 void nics_close(struct nics *n);
 

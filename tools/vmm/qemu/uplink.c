@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* uplink.c - see uplink.h.
- * One descriptor that carries frames (`fd`; -1: nobody is there), perhaps one that listens.  Only the thread that polls changes them, under
- * `lock`; uplink_send(), on a session's thread, uses them under it.
+ * One descriptor that carries frames (`fd`; -1: nobody is there), perhaps one that listens.  Under `lock`; only the thread that polls gives `fd`
+ * another value, but for uplink_plug(), which may take it away: then what poll() said of it finds another number.
  *
  * Must hold: a frame is sent whole or not at all, whatever becomes of the other side. */
 #include "uplink.h"
@@ -11,7 +11,10 @@
 #include <linux/if_tun.h>
 #include <net/if.h>
 #include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <pthread.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +28,9 @@
 #include "opts.h"
 
 #define CONNECT_EVERY_MS 200
+#define RETRY_MS 1      /* a datagram that found the receiver's queue full: poll() tells of our own queue only */
+#define RETRIES 50      /* then it is lost */
+#define SCRIPT_MS 30000 /* for the script of a tap device */
 #define DEFAULT_SCRIPT "/etc/qemu-ifup"
 
 enum kind { TAP, DGRAM, STREAM };
@@ -33,12 +39,16 @@ struct uplink {
 	pthread_mutex_t lock;
 	enum kind kind;
 	int fd, listener;
-	bool waits; /* a frame was refused or went in part: room is waited for */
+	bool plugged; /* else nobody is connected to, and nobody is taken */
+	bool waits;   /* a frame was refused or went in part: room is waited for */
+	bool gone;    /* the tap device was deleted, and nobody was told yet */
 	uint64_t lost;
 	struct frames_in in;
 	struct frames_out out;
 	/* a socket */
-	bool server;
+	bool server, bound; /* bound: the Unix socket at `local` is ours to remove */
+	unsigned tries;     /* of one datagram */
+	uint64_t retry_ns;
 	struct sockaddr_storage local, remote; /* remote: of dgram and of a stream that connects */
 	socklen_t local_len, remote_len;
 	uint64_t connect_ns; /* not before then */
@@ -101,7 +111,22 @@ static int parse_address(const struct opts *o, const char *prefix, int type, str
 	return fail(err, -ENOTSUP, "%s.type=%.20s: unix or inet", prefix, value[0]);
 }
 
-/* A socket on the local address, if there is one; a Unix socket that an earlier one has left is replaced. */
+static const char *unix_path(const struct uplink *u)
+{
+	return u->local_len && u->local.ss_family == AF_UNIX ? ((const struct sockaddr_un *)&u->local)->sun_path : NULL;
+}
+
+/* A Unix socket that an earlier one has left, and nobody listens to, makes way. */
+static void remove_dead(const struct uplink *u, int type)
+{
+	int fd = socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+	if (fd >= 0 && connect(fd, (const struct sockaddr *)&u->local, u->local_len) && errno == ECONNREFUSED)
+		unlink(unix_path(u));
+	fd_close(&fd);
+}
+
+/* A socket on the local address, if there is one. */
 static int bound_socket(struct uplink *u, int type, struct ft_error *err)
 {
 	int family = u->local_len ? u->local.ss_family : u->remote.ss_family, one = 1;
@@ -109,8 +134,8 @@ static int bound_socket(struct uplink *u, int type, struct ft_error *err)
 
 	if (fd < 0)
 		return fail_sys(err, -errno, "socket");
-	if (family == AF_UNIX && u->local_len)
-		unlink(((struct sockaddr_un *)&u->local)->sun_path);
+	if (unix_path(u))
+		remove_dead(u, type);
 	else
 		setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (u->local_len && bind(fd, (struct sockaddr *)&u->local, u->local_len)) {
@@ -119,7 +144,17 @@ static int bound_socket(struct uplink *u, int type, struct ft_error *err)
 		close(fd);
 		return rc;
 	}
+	u->bound = unix_path(u) != NULL;
 	return fd;
+}
+
+/* Small frames are not to wait for more of them. */
+static void no_delay(int fd, int family)
+{
+	int one = 1;
+
+	if (family != AF_UNIX)
+		setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 }
 
 /* ---- opening ------------------------------------------------------------------------------------ */
@@ -127,15 +162,29 @@ static int bound_socket(struct uplink *u, int type, struct ft_error *err)
 static int run_script(const char *script, const char *ifname, struct ft_error *err)
 {
 	char *argv[] = { (char *)(uintptr_t)script, (char *)(uintptr_t)ifname, NULL };
+	uint64_t deadline = util_deadline_ms(SCRIPT_MS);
+	posix_spawnattr_t attr;
+	sigset_t none;
 	int status, rc;
-	pid_t pid;
+	pid_t pid, ended;
 
-	rc = -posix_spawn(&pid, script, NULL, NULL, argv, environ);
+	sigemptyset(&none); /* ours blocks what is taken by a descriptor */
+	posix_spawnattr_init(&attr);
+	posix_spawnattr_setsigmask(&attr, &none);
+	posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK);
+	rc = -posix_spawn(&pid, script, NULL, &attr, argv, environ);
+	posix_spawnattr_destroy(&attr);
 	if (rc)
 		return fail_sys(err, rc, "%s", script);
-	while (waitpid(pid, &status, 0) < 0)
-		if (errno != EINTR)
-			return fail_sys(err, -errno, "%s", script);
+	while ((ended = waitpid(pid, &status, WNOHANG)) == 0 && util_now_ns() < deadline)
+		util_sleep_ms(2);
+	if (ended == 0) {
+		kill(pid, SIGKILL);
+		waitpid(pid, &status, 0);
+		return fail(err, -ETIMEDOUT, "%s %s: not ended after %d s", script, ifname, SCRIPT_MS / 1000);
+	}
+	if (ended < 0)
+		return fail_sys(err, -errno, "%s", script);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 0)
 		return 0;
 	return fail(err, -EIO, "%s %s: %s %d", script, ifname, WIFEXITED(status) ? "exit status" : "signal",
@@ -246,8 +295,8 @@ void uplink_close(struct uplink *u)
 		(void)!run_script(u->down, u->ifname, &ignored);
 	fd_close(&u->fd);
 	fd_close(&u->listener);
-	if (u->local_len && u->local.ss_family == AF_UNIX)
-		unlink(((struct sockaddr_un *)&u->local)->sun_path);
+	if (u->bound)
+		unlink(unix_path(u));
 	free(u->down);
 	pthread_mutex_destroy(&u->lock);
 	free(u);
@@ -269,7 +318,7 @@ static void connect_locked(struct uplink *u)
 	struct ft_error ignored;
 	int fd;
 
-	if (u->kind != STREAM || u->server || u->fd >= 0 || util_now_ns() < u->connect_ns)
+	if (u->kind != STREAM || u->server || !u->plugged || u->fd >= 0 || util_now_ns() < u->connect_ns)
 		return;
 	fd = bound_socket(u, SOCK_STREAM, &ignored);
 	if (fd < 0)
@@ -279,6 +328,7 @@ static void connect_locked(struct uplink *u)
 		u->connect_ns = util_now_ns() + CONNECT_EVERY_MS * UTIL_NS_PER_MS;
 		return;
 	}
+	no_delay(fd, u->remote.ss_family);
 	u->fd = fd;
 }
 
@@ -286,14 +336,28 @@ static void accept_locked(struct uplink *u)
 {
 	int fd = accept4(u->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
-	if (fd < 0)
+	if (fd < 0) { /* out of descriptors: not at once again */
+		u->connect_ns = util_now_ns() + CONNECT_EVERY_MS * UTIL_NS_PER_MS;
 		return;
+	}
+	no_delay(fd, u->local.ss_family);
 	if (u->fd >= 0)
 		hang_up_locked(u); /* the newest one counts: the old one may be dead without a word */
 	u->fd = fd;
 }
 
 /* ---- frames ------------------------------------------------------------------------------------- */
+
+/* A datagram's receiver has no room. */
+static int refused_locked(struct uplink *u)
+{
+	if (u->kind == DGRAM && ++u->tries > RETRIES) {
+		u->tries = 0;
+		return -ENOBUFS;
+	}
+	u->retry_ns = util_now_ns() + RETRY_MS * UTIL_NS_PER_MS;
+	return 0;
+}
 
 /* 1: taken; 0: no room; else nobody is there. */
 static int send_locked(struct uplink *u, const void *frame, size_t len)
@@ -307,9 +371,10 @@ static int send_locked(struct uplink *u, const void *frame, size_t len)
 	n = u->kind == TAP ? write(u->fd, frame, len)
 			   : sendto(u->fd, frame, len, MSG_DONTWAIT | MSG_NOSIGNAL, (struct sockaddr *)&u->remote,
 				    u->remote_len);
-	if (n >= 0)
-		return 1;
-	return errno == EAGAIN || errno == ENOBUFS ? 0 : -errno;
+	if (n < 0 && (errno == EAGAIN || errno == ENOBUFS))
+		return refused_locked(u);
+	u->tries = 0;
+	return n < 0 ? -errno : 1;
 }
 
 bool uplink_send(struct uplink *u, const void *frame, size_t len)
@@ -324,63 +389,116 @@ bool uplink_send(struct uplink *u, const void *frame, size_t len)
 	return r != 0;
 }
 
-int uplink_poll(struct uplink *u, struct pollfd *p, bool input)
+static void lower(int *timeout_ms, int ms)
 {
+	if (*timeout_ms < 0 || ms < *timeout_ms)
+		*timeout_ms = ms;
+}
+
+int uplink_poll(struct uplink *u, struct pollfd *p, bool input, int *timeout_ms)
+{
+	bool by_time;
 	int n = 0;
 
 	pthread_mutex_lock(&u->lock);
 	connect_locked(u);
-	if (u->listener >= 0)
+	by_time = u->kind == DGRAM && u->waits;
+	if (by_time)
+		lower(timeout_ms, RETRY_MS);
+	if (u->listener >= 0 && u->plugged && util_now_ns() >= u->connect_ns)
 		p[n++] = (struct pollfd){ .fd = u->listener, .events = POLLIN };
-	if (u->fd >= 0 && (input || u->waits))
-		p[n++] = (struct pollfd){ .fd = u->fd,
-					  .events = (short)((input ? POLLIN : 0) | (u->waits ? POLLOUT : 0)) };
+	if (u->fd >= 0 && (input || (u->waits && !by_time)))
+		p[n++] = (struct pollfd){
+			.fd = u->fd, .events = (short)((input ? POLLIN : 0) | (u->waits && !by_time ? POLLOUT : 0))
+		};
 	pthread_mutex_unlock(&u->lock);
 	return n;
 }
 
+/* Sends the rest of a frame; whether there is room behind it. */
+static bool flushed_locked(struct uplink *u)
+{
+	int r = frames_flush(&u->out, u->fd);
+
+	if (r < 0)
+		hang_up_locked(u);
+	return r != 0;
+}
+
 bool uplink_handle(struct uplink *u, const struct pollfd *p, int n)
 {
-	bool room = false;
+	bool room;
 
 	pthread_mutex_lock(&u->lock);
+	room = u->kind == DGRAM && u->waits && util_now_ns() >= u->retry_ns;
 	for (int i = 0; i < n; i++) {
 		if (p[i].fd == u->listener && p[i].revents)
 			accept_locked(u);
 		else if (p[i].fd == u->fd && p[i].revents & (POLLOUT | POLLERR | POLLHUP))
-			room = u->waits;
+			room |= u->waits;
 	}
-	if (room && u->kind == STREAM && u->fd >= 0) {
-		int r = frames_flush(&u->out, u->fd);
-
-		if (r < 0)
-			hang_up_locked(u);
-		room = r != 0;
-	}
+	if (room && u->kind == STREAM && u->fd >= 0)
+		room = flushed_locked(u);
 	if (room)
 		u->waits = false;
 	pthread_mutex_unlock(&u->lock);
 	return room;
 }
 
-size_t uplink_receive(struct uplink *u, void *buf)
+static ssize_t receive_locked(struct uplink *u, void *buf)
 {
 	const uint8_t *frame;
-	ssize_t n = 0;
+	ssize_t n;
 
-	pthread_mutex_lock(&u->lock);
-	if (u->fd >= 0 && u->kind == STREAM) {
+	if (u->kind == STREAM) {
 		n = frames_read(&u->in, u->fd, &frame);
 		if (n > 0)
 			memcpy(buf, frame, (size_t)n);
 		else if (n < 0)
 			hang_up_locked(u);
-	} else if (u->fd >= 0) {
-		n = u->kind == TAP ? read(u->fd, buf, UPLINK_FRAME_MAX)
-				   : recv(u->fd, buf, UPLINK_FRAME_MAX, MSG_DONTWAIT);
+	} else if (u->kind == TAP) {
+		n = read(u->fd, buf, UPLINK_FRAME_MAX);
+		if (n < 0 && errno == EBADFD) { /* the device was deleted */
+			fd_close(&u->fd);
+			u->waits = false;
+			u->gone = true;
+		}
+	} else {
+		n = recv(u->fd, buf, UPLINK_FRAME_MAX, MSG_DONTWAIT);
 	}
+	return n;
+}
+
+size_t uplink_receive(struct uplink *u, void *buf)
+{
+	ssize_t n = 0;
+
+	pthread_mutex_lock(&u->lock);
+	if (u->fd >= 0)
+		n = receive_locked(u, buf);
 	pthread_mutex_unlock(&u->lock);
 	return n > 0 ? (size_t)n : 0;
+}
+
+void uplink_plug(struct uplink *u, bool in)
+{
+	pthread_mutex_lock(&u->lock);
+	u->plugged = in;
+	u->connect_ns = 0;
+	if (!in && u->kind == STREAM && u->fd >= 0)
+		hang_up_locked(u);
+	pthread_mutex_unlock(&u->lock);
+}
+
+bool uplink_gone(struct uplink *u)
+{
+	bool gone;
+
+	pthread_mutex_lock(&u->lock);
+	gone = u->gone;
+	u->gone = false;
+	pthread_mutex_unlock(&u->lock);
+	return gone;
 }
 
 uint64_t uplink_lost(struct uplink *u)
