@@ -418,6 +418,13 @@ Test(cmdline, somebody_elses_qmp_stays)
 	cr_assert_eq(out.nr_consoles, 0);
 }
 
+Test(cmdline, no_picture_is_drawn_unless_it_was_asked_for)
+{
+	cr_assert(strstr(rewritten("q -nic none"), "-display none"));
+	cr_assert(strstr(rewritten("q -nic none -vnc none"), "-display none"));
+	cr_assert(strstr(rewritten("q -nographic -nic none -vnc none"), "-display none"));
+}
+
 Test(cmdline, nographic_is_what_qemu_makes_of_it)
 {
 	const char *line = rewritten("q -nographic -nic none");

@@ -53,8 +53,9 @@ static void note_word(struct walk *w, const char *name, const char *arg)
 		w->has_monitor = true;
 	else if (!strcmp(name, "net") || !strcmp(name, "nic") || !strcmp(name, "netdev"))
 		w->has_net = true;
-	else if (!strcmp(name, "display") || !strcmp(name, "vnc") || !strcmp(name, "spice") ||
-		 !strcmp(name, "curses") || !strcmp(name, "sdl"))
+	else if (!strcmp(name, "vnc"))
+		w->has_display |= strcmp(arg, "none") != 0; /* without a server QEMU opens a window */
+	else if (!strcmp(name, "display") || !strcmp(name, "spice") || !strcmp(name, "curses") || !strcmp(name, "sdl"))
 		w->has_display = true;
 	else if (!strcmp(name, "m"))
 		w->has_m = true;
