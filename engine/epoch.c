@@ -93,10 +93,25 @@ static void batch_add(struct batch *b, struct work *w)
 	b->end = (struct work **)&w->slab->owner_link;
 }
 
+/* Why there was no slab: the connection is lost, or nobody wants to protect any more. */
+static int ended(struct primary *p, const char *during, struct ft_error *err)
+{
+	if (primary_lost(p))
+		return err_set(err, -ENOTCONN, "the connection ended during %s", during);
+	return err_set(err, -ECANCELED, "stopped during %s", during);
+}
+
+/* A stop is no loss: the peer is told goodbye by who serves the connection. */
+static void give_up(struct primary *p, int r, const struct ft_error *err)
+{
+	if (r != -ECANCELED || !session_stopping(p->s))
+		primary_lose(p, r == -ENOTCONN ? FTW_CODE_NONE : FTW_CODE_UNUSABLE, err);
+}
+
 static int stalled(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
 {
 	if (primary_lost(p) || session_stopping(p->s))
-		return err_set(err, -ENOTCONN, "the connection ended during a pause");
+		return ended(p, "a pause", err);
 	return err_set(err, -ETIMEDOUT,
 		       "a pause would have lasted longer than %u ms (pause-max): staging-bytes are used up and the "
 		       "secondary does not keep up",
@@ -232,7 +247,7 @@ int epoch_run(struct primary *p)
 		err_prefix(&err, "resume");
 	}
 	if (r) {
-		primary_lose(p, r == -ENOTCONN ? FTW_CODE_NONE : FTW_CODE_UNUSABLE, &err);
+		give_up(p, r, &err);
 		return r;
 	}
 	account(p, &t, job);
@@ -375,7 +390,7 @@ static void send_progress(struct primary *p)
 }
 
 /* Send all of the dirty set while the guest runs; a page that changes meanwhile is dirty again. */
-static int sync_round(struct primary *p)
+static int sync_round(struct primary *p, struct ft_error *err)
 {
 	uint64_t at = 0, next_progress = 0;
 
@@ -384,7 +399,7 @@ static int sync_round(struct primary *p)
 		struct work *w = take_slab(p, DEADLINE_NEVER);
 
 		if (!w)
-			return -ENOTCONN;
+			return ended(p, "the full sync", err);
 		w->slab->epoch = p->next_epoch;
 		w->slab->round = p->round;
 		if (capture_fill(w->slab, p->regions, p->dirty, &at) == 0) {
@@ -436,7 +451,7 @@ static int sync_rounds(struct primary *p, struct ft_error *err)
 
 		session_config(s, &cfg);
 		atomic_store(&s->sync_round, round);
-		r = sync_round(p);
+		r = sync_round(p, err);
 		if (!r)
 			r = collect(p, s->ops.collect_dirty, err);
 		if (r)
@@ -460,9 +475,7 @@ int sync_run(struct primary *p)
 	if (!r)
 		r = sync_rounds(p, &err);
 	if (r) {
-		if (!err.code)
-			err_set(&err, r, "the connection ended during the full sync");
-		primary_lose(p, r == -ENOTCONN ? FTW_CODE_NONE : FTW_CODE_UNUSABLE, &err);
+		give_up(p, r, &err);
 		return r;
 	}
 	r = epoch_run(p);

@@ -282,6 +282,18 @@ static void link_stalled(void)
 	}
 }
 
+static void wait_stalled(struct ft_session *s)
+{
+	uint64_t deadline = deadline_in_ms(WAIT_MS);
+	struct ft_stats stats;
+
+	do {
+		CHECK(now_ns() < deadline, "no pause has to wait for staging memory");
+		sleep_ms(5);
+		ft_session_stats(s, &stats);
+	} while (!stats.counter[FT_COUNTER_CAP_STALLS]);
+}
+
 static void link_slow(void)
 {
 	struct pair_options opt;
@@ -307,6 +319,42 @@ static void link_slow(void)
 	pair_check_compared(&p);
 	pair_check_runs(&p, PAUSE_BOUND_MS);
 	pair_close(&p);
+}
+
+/* In the middle of a pause that waits for staging memory, and of a full copy: the secondary is told all the same. */
+static void primary_ends_while_the_link_is_slow(void)
+{
+	for (int synced = 0; synced < 2; synced++) {
+		struct pair_options opt;
+		struct ft_status st;
+		struct pair p;
+
+		pair_options_init(&opt);
+		opt.primary = "interval=500,pause-max=60000,commit-timeout=60000,staging-bytes=16M,at-cap=slow";
+		opt.use_proxy = true;
+		opt.sim.region_bytes[0] = 64u << 20;
+		opt.sim.rate = 30000;
+		opt.sim.pattern = SIM_UNIFORM;
+		pair_open_sims(&p, &opt);
+		pair_start_secondary(&p);
+		if (!synced)
+			proxy_set_rate(p.proxy, 4000000);
+		pair_start_primary(&p, p.address);
+		if (synced) {
+			pair_wait_protected(&p);
+			proxy_set_rate(p.proxy, 4000000);
+			wait_stalled(p.primary);
+		} else {
+			pair_wait(p.primary, STATE(SYNCING));
+			sleep_ms(200);
+		}
+		ft_session_stop(p.primary);
+		pair_wait(p.secondary, STATE(WAITING));
+		ft_session_status(p.secondary, &st);
+		CHECK(strstr(st.reason, "primary ended"), "%s: the secondary says '%s'", synced ? "pause" : "sync",
+		      st.reason);
+		pair_close(&p);
+	}
 }
 
 static void open_alone(struct pair *p, const char *uri)
@@ -571,6 +619,7 @@ static const struct scenario {
 	{ "primary-killed", primary_killed },
 	{ "primary-stopped", primary_stopped },
 	{ "primary-ends", primary_ends },
+	{ "primary-ends-slow-link", primary_ends_while_the_link_is_slow },
 	{ "link-stalled", link_stalled },
 	{ "link-slow", link_slow },
 	{ "secondary-absent", secondary_absent },
