@@ -8,7 +8,6 @@
 A client is a thread that keeps one connection; what it was told must stay true.  It starts when it is made."""
 import os
 import random
-import re
 import socket
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import time
 import machine as m
 import vm
 
-HOST, GUEST, PORT, TICK_PORT = '10.77.0.1', '10.77.0.2', 7777, 7778
+HOST, GUEST, PORT = '10.77.0.1', '10.77.0.2', 7777
 
 
 def own_namespace(services=False):
@@ -39,7 +38,8 @@ class Network:
     def __init__(self, procs):
         self.taps = 0
         ip('link', 'set', 'lo', 'up')
-        ip('link', 'add', 'br0', 'type', 'bridge', 'forward_delay', '0')
+        # an address of its own: else it has that of one of its ports, and another one when that host is gone
+        ip('link', 'add', 'br0', 'address', '02:00:00:00:77:01', 'type', 'bridge', 'forward_delay', '0')
         ip('addr', 'add', HOST + '/24', 'dev', 'br0')
         ip('link', 'set', 'br0', 'up')
         self.script = os.path.join(procs.dir, 'ifup')
@@ -64,36 +64,33 @@ def pattern(at, length):
 PATTERN = bytes((i * 31 + (i >> 8) * 7) & 255 for i in range(65536))
 
 
+def connect(port):
+    """The guest may still boot."""
+    end = time.monotonic() + m.WAIT_S
+    while True:
+        try:
+            return socket.create_connection((GUEST, port), timeout=m.WAIT_S)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
 class Client(threading.Thread):
     """talk() runs until .over or its own end; .done counts, .why says what went wrong."""
     port = PORT
 
     def __init__(self):
         super().__init__(daemon=True)
-        self.sock, self.why, self.done, self.over, self.longest, self.waiting = None, None, 0, False, 0.0, None
+        self.sock, self.why, self.done, self.over, self.longest = None, None, 0, False, 0.0
         self.start()
-
-    @property
-    def name_(self):
-        return type(self).__name__
-
-    def connect(self):
-        """The guest may still boot."""
-        end = time.monotonic() + m.WAIT_S
-        while True:
-            try:
-                return socket.create_connection((GUEST, self.port), timeout=m.WAIT_S)
-            except OSError:
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.2)
 
     def run(self):
         try:
-            self.sock = self.connect()
+            self.sock = connect(self.port)
             self.talk()
         except (OSError, m.Failed, ValueError) as why:
-            self.why = '%s after %d: %r' % (self.name_, self.done, why)
+            self.why = '%s after %d: %r' % (type(self).__name__, self.done, why)
 
     def talk(self):
         raise NotImplementedError
@@ -103,7 +100,7 @@ class Client(threading.Thread):
             raise m.Failed(self.why)
 
     def until_done(self, n):
-        vm.until('%s comes to %d, not only %d' % (self.name_, n, self.done), lambda: self.done >= n or self.why)
+        vm.until('%s comes to %d, not only %d' % (type(self).__name__, n, self.done), lambda: self.done >= n or self.why)
         self.check()
 
     def finish(self):
@@ -112,7 +109,7 @@ class Client(threading.Thread):
         self.join(m.WAIT_S)
         self.check()
         if self.is_alive():
-            raise m.Failed('%s does not end: %d done' % (self.name_, self.done))
+            raise m.Failed('%s does not end: %d done' % (type(self).__name__, self.done))
 
 
 class Counter(Client):
@@ -150,3 +147,44 @@ class Download(Client):
             if data != pattern(self.done, len(data)):
                 raise m.Failed('wrong octets')
             self.done += len(data)
+
+
+class Ticks:
+    """Asks the guest's ticker for UDP datagrams, and notes each that came out: "tick N RANDOM NS".  What has been seen cannot be taken back: a
+    guest that went on from before tick N would send N once more, with another RANDOM and NS, or numbers below one that was seen.  A datagram
+    that came twice is none of that, and one that was lost neither."""
+
+    def __init__(self, hz=100):
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.sock.bind((HOST, 0))
+        self.seen, self.last, self.why = {}, 0, None
+        with connect(PORT) as s:
+            s.sendall(b'tick %d %d\nget\n' % (self.sock.getsockname()[1], hz))
+            if not s.recv(64).startswith(b'total '):
+                raise m.Failed('the ticker was not understood')
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self):
+        while not self.why:
+            self.why = self.note(self.sock.recv(128).decode())
+
+    def note(self, text):
+        """What is wrong with it, or None."""
+        n = int(text.split()[1])
+        first = self.seen.setdefault(n, text)
+        if first != text:
+            return 'tick %d was seen twice, and differs: the guest was rolled back to before it: %s, then %s' % (n, first.strip(), text.strip())
+        if n < self.last and first is text:
+            return 'tick %d came after %d: the guest was rolled back' % (n, self.last)
+        self.last = max(self.last, n)
+        return None
+
+    def check(self):
+        if self.why:
+            raise m.Failed(self.why)
+
+    def until_more(self, n):
+        goal = self.last + n
+        vm.until('tick %d' % goal, lambda: self.last >= goal or self.why)
+        self.check()
