@@ -21,7 +21,7 @@ class Failed(Exception):
     pass
 
 
-def build_guest():
+def build_guest(services=False):
     subprocess.run([os.path.join(SOURCE, 'tools', 'guest', 'build'), GUEST], check=True)
 
 

@@ -3,7 +3,12 @@
  *   add N      adds to the total, which lives in this program's memory; the answer is "total N COUNT": the new total, and how many additions
  *              there were
  *   get        the same answer, nothing is added
- *   pour N     N octets that follow from their position (see pour()), for a long download
+ *   pour N     N octets that follow from their position (see pattern()), for a long download
+ *   tick PORT HZ   no answer, but from now on HZ times a second a UDP datagram "tick N RANDOM NS" to that port of the client: N counts up in this
+ *              program's memory; RANDOM comes from the kernel, and NS is the clock, for each tick anew.  A guest that was rolled back to before
+ *              a tick that somebody saw cannot say the same again.  (RANDOM alone might be the same: the kernel's generator is in the
+ *              checkpoint, too.)
+ * "ft-net pattern N" writes what "pour N" sends to its output, and serves nothing.
  * Many connections; one thread.  Settings come from the kernel's command line by init, which has put the card up. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -15,7 +20,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/timerfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum { PORT = 7777, CLIENTS = 32, LINE = 256, CHUNK = 16384 };
@@ -29,6 +37,11 @@ struct client {
 
 static struct client client[CLIENTS];
 static uint64_t total, count;
+static struct {
+	struct sockaddr_in6 to;
+	int timer, socket;
+	uint64_t n;
+} ticker;
 
 static void hang_up(struct client *c)
 {
@@ -41,15 +54,46 @@ static void answer(struct client *c, const char *text)
 {
 	size_t len = strlen(text);
 
-	if (send(c->fd, text, len, MSG_NOSIGNAL) != (ssize_t)len)
+	if (send(c->fd, text, len, MSG_NOSIGNAL | MSG_DONTWAIT) != (ssize_t)len)
 		hang_up(c);
+}
+
+static void tick_for(const struct client *c, unsigned port, unsigned hz)
+{
+	struct timespec each = { .tv_sec = hz == 1, .tv_nsec = hz > 1 ? 1000000000 / hz : 0 };
+	socklen_t len = sizeof(ticker.to);
+
+	if (getpeername(c->fd, (struct sockaddr *)&ticker.to, &len))
+		return;
+	ticker.to.sin6_port = htons((uint16_t)port);
+	timerfd_settime(ticker.timer, 0, &(struct itimerspec){ .it_interval = each, .it_value = each }, NULL);
+}
+
+static void tick(void)
+{
+	uint64_t late, random;
+	struct timespec t;
+	char text[96];
+
+	if (read(ticker.timer, &late, sizeof(late)) < 0 || getrandom(&random, sizeof(random), 0) != sizeof(random))
+		return;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	int len = snprintf(text, sizeof(text), "tick %llu %016llx %lld%09ld\n", (unsigned long long)++ticker.n,
+			   (unsigned long long)random, (long long)t.tv_sec, t.tv_nsec);
+	/* one that finds no room is lost, as in any network */
+	(void)sendto(ticker.socket, text, (size_t)len, MSG_DONTWAIT, (struct sockaddr *)&ticker.to, sizeof(ticker.to));
 }
 
 static void obey(struct client *c, const char *line)
 {
 	unsigned long long n;
+	unsigned port, hz;
 	char text[64];
 
+	if (sscanf(line, "tick %u %u", &port, &hz) == 2) {
+		tick_for(c, port, hz);
+		return;
+	}
 	if (sscanf(line, "pour %llu", &n) == 1) {
 		c->pour_at = 0;
 		c->pour_left = n;
@@ -66,10 +110,25 @@ static void obey(struct client *c, const char *line)
 	answer(c, text);
 }
 
+/* Each line is taken out of the client before it is obeyed: that may hang up, and then nothing of the client is left. */
+static void obey_lines(struct client *c)
+{
+	char line[LINE], *end;
+
+	while (!c->pour_left && (end = strchr(c->line, '\n'))) {
+		size_t len = (size_t)(end - c->line);
+
+		memcpy(line, c->line, len);
+		line[len] = '\0';
+		c->have -= len + 1;
+		memmove(c->line, end + 1, c->have + 1);
+		obey(c, line);
+	}
+}
+
 static void listen_to(struct client *c)
 {
 	ssize_t n = recv(c->fd, c->line + c->have, sizeof(c->line) - 1 - c->have, MSG_DONTWAIT);
-	char *end;
 
 	if (n < 0 && errno == EAGAIN)
 		return;
@@ -79,27 +138,28 @@ static void listen_to(struct client *c)
 	}
 	c->have += (size_t)n;
 	c->line[c->have] = '\0';
-	while (c->fd >= 0 && !c->pour_left && (end = strchr(c->line, '\n'))) {
-		*end = '\0';
-		obey(c, c->line);
-		c->have -= (size_t)(end + 1 - c->line);
-		memmove(c->line, end + 1, c->have + 1);
-	}
+	obey_lines(c);
 }
 
 /* Octet i is the lowest of i * 31 + (i >> 8) * 7. */
-static void pour(struct client *c)
+static size_t pattern(uint8_t buf[CHUNK], uint64_t at, uint64_t left)
 {
-	static uint8_t buf[CHUNK];
-	size_t len = c->pour_left < sizeof(buf) ? (size_t)c->pour_left : sizeof(buf);
-	ssize_t n;
+	size_t len = left < CHUNK ? (size_t)left : CHUNK;
 
 	for (size_t k = 0; k < len; k++) {
-		uint64_t i = c->pour_at + k;
+		uint64_t i = at + k;
 
 		buf[k] = (uint8_t)(i * 31 + (i >> 8) * 7);
 	}
-	n = send(c->fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return len;
+}
+
+static void pour(struct client *c)
+{
+	static uint8_t buf[CHUNK];
+	size_t len = pattern(buf, c->pour_at, c->pour_left);
+	ssize_t n = send(c->fd, buf, len, MSG_NOSIGNAL | MSG_DONTWAIT);
+
 	if (n < 0 && errno == EAGAIN)
 		return;
 	if (n <= 0) {
@@ -108,6 +168,17 @@ static void pour(struct client *c)
 	}
 	c->pour_at += (uint64_t)n;
 	c->pour_left -= (uint64_t)n;
+	obey_lines(c);
+}
+
+static int write_pattern(uint64_t len)
+{
+	static uint8_t buf[CHUNK];
+
+	for (uint64_t at = 0; at < len; at += CHUNK)
+		if (fwrite(buf, pattern(buf, at, len - at), 1, stdout) != 1)
+			return 1;
+	return fclose(stdout) != 0;
 }
 
 static void greet(int listener)
@@ -137,30 +208,39 @@ static int listen_on(uint16_t port)
 	return fd;
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	if (argc == 3 && !strcmp(argv[1], "pattern"))
+		return write_pattern(strtoull(argv[2], NULL, 10));
+
 	int listener = listen_on(PORT);
 
 	signal(SIGPIPE, SIG_IGN);
+	ticker.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
+	ticker.socket = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 	for (unsigned i = 0; i < CLIENTS; i++)
 		client[i].fd = -1;
 	for (;;) {
-		struct pollfd p[CLIENTS + 1] = { { .fd = listener, .events = POLLIN } };
+		struct pollfd p[CLIENTS + 2] = { { .fd = listener, .events = POLLIN },
+						 { .fd = ticker.timer, .events = POLLIN } };
 
 		for (unsigned i = 0; i < CLIENTS; i++)
-			p[i + 1] =
+			p[i + 2] =
 				(struct pollfd){ .fd = client[i].fd, .events = client[i].pour_left ? POLLOUT : POLLIN };
-		if (poll(p, CLIENTS + 1, -1) < 0)
+		if (poll(p, CLIENTS + 2, -1) < 0)
 			continue;
-		if (p[0].revents)
-			greet(listener);
+		if (p[1].revents)
+			tick();
+		/* first those that were polled: one who comes may get the place of one who left */
 		for (unsigned i = 0; i < CLIENTS; i++) {
-			if (client[i].fd < 0 || client[i].fd != p[i + 1].fd || !p[i + 1].revents)
+			if (!p[i + 2].revents)
 				continue;
 			if (client[i].pour_left)
 				pour(&client[i]);
 			else
 				listen_to(&client[i]);
 		}
+		if (p[0].revents)
+			greet(listener);
 	}
 }

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: MIT
+"""net.py - a network that the hosts of a test share with its clients, and clients of tools/guest/net.c.
+
+	network namespace of the test
+	  clients, 10.77.0.1 --- bridge br0 --+-- tap of one ftqemu ---- QEMU: guest, 10.77.0.2
+	                                      +-- tap of the other ----- QEMU: standby, deaf and mute
+
+A client is a thread that keeps one connection; what it was told must stay true.  It starts when it is made."""
+import os
+import random
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+import machine as m
+import vm
+
+HOST, GUEST, PORT = '10.77.0.1', '10.77.0.2', 7777
+
+
+def own_namespace(services=False):
+    """Runs the script again in a network namespace of its own, if it is not there yet."""
+    if os.environ.get('FT_NET_NAMESPACE') != 'own':
+        m.build_guest(services)  # may need the network
+        os.environ['FT_NET_NAMESPACE'] = 'own'
+        os.execvp('unshare', ['unshare', '-n', sys.executable, *sys.argv])
+
+
+def ip(*words):
+    subprocess.run(['ip', *words], check=True)
+
+
+class Network:
+    """The bridge, and the guests that are on it."""
+
+    def __init__(self, procs):
+        self.taps = 0
+        ip('link', 'set', 'lo', 'up')
+        # an address of its own: else it has that of one of its ports, and another one when that host is gone
+        ip('link', 'add', 'br0', 'address', '02:00:00:00:77:01', 'type', 'bridge', 'forward_delay', '0')
+        ip('addr', 'add', HOST + '/24', 'dev', 'br0')
+        ip('link', 'set', 'br0', 'up')
+        self.script = os.path.join(procs.dir, 'ifup')
+        with open(self.script, 'w', encoding='utf-8') as f:
+            f.write('#!/bin/sh\nexec ip link set "$1" master br0 up\n')
+        os.chmod(self.script, 0o755)
+
+    def guest(self, **settings):
+        """QEMU's command line, with a tap that no other has."""
+        self.taps += 1
+        nic = 'tap,model=virtio,ifname=ft%d,script=%s,downscript=no' % (self.taps, self.script)
+        return [*vm.qemu_args(ip=GUEST + '/24', **settings), '-nic', nic]
+
+
+def pattern(at, length):
+    """What `pour` sends: octet i is i * 31 + (i >> 8) * 7, which repeats after 64 KiB."""
+    at %= 65536
+    n = (at + length) // 65536 + 1
+    return (PATTERN * n)[at:at + length]
+
+
+PATTERN = bytes((i * 31 + (i >> 8) * 7) & 255 for i in range(65536))
+
+
+def connect(port):
+    """The guest may still boot."""
+    end = time.monotonic() + m.WAIT_S
+    while True:
+        try:
+            return socket.create_connection((GUEST, port), timeout=m.WAIT_S)
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.2)
+
+
+class Client(threading.Thread):
+    """talk() runs until .over or its own end; .done counts, .why says what went wrong."""
+    port = PORT
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.sock, self.why, self.done, self.over, self.longest = None, None, 0, False, 0.0
+        self.start()
+
+    def run(self):
+        try:
+            self.sock = connect(self.port)
+            self.talk()
+        except (OSError, m.Failed, ValueError) as why:
+            self.why = '%s after %d: %r' % (type(self).__name__, self.done, why)
+
+    def talk(self):
+        raise NotImplementedError
+
+    def check(self):
+        if self.why:
+            raise m.Failed(self.why)
+
+    def until_done(self, n):
+        vm.until('%s comes to %d, not only %d' % (type(self).__name__, n, self.done), lambda: self.done >= n or self.why)
+        self.check()
+
+    def finish(self):
+        """To the end of what it is at."""
+        self.over = True
+        self.join(m.WAIT_S)
+        self.check()
+        if self.is_alive():
+            raise m.Failed('%s does not end: %d done' % (type(self).__name__, self.done))
+
+
+class Counter(Client):
+    """"add N", again and again; each answer is checked against all that were asked before: no addition that was answered is lost, none is
+    made twice."""
+
+    def talk(self):
+        f, total = self.sock.makefile('rw'), 0
+        while not self.over:
+            n = random.randint(1, 1000)
+            began = time.monotonic()
+            f.write('add %d\n' % n)
+            f.flush()
+            total += n
+            expected, got = 'total %d %d' % (total, self.done + 1), f.readline().strip()
+            if got != expected:
+                raise m.Failed('"%s", expected "%s"' % (got, expected))
+            self.longest = max(self.longest, time.monotonic() - began)
+            self.done += 1
+
+
+class Download(Client):
+    """One long answer of `size` octets, each of them checked."""
+
+    def __init__(self, size):
+        self.size = size
+        super().__init__()
+
+    def talk(self):
+        self.sock.sendall(b'pour %d\n' % self.size)
+        while self.done < self.size:
+            data = self.sock.recv(1 << 18)
+            if not data:
+                raise m.Failed('the connection ended')
+            if data != pattern(self.done, len(data)):
+                raise m.Failed('wrong octets')
+            self.done += len(data)
+
+
+class Ticks:
+    """Asks the guest's ticker for UDP datagrams, and notes each that came out: "tick N RANDOM NS".  What has been seen cannot be taken back: a
+    guest that went on from before tick N would send N once more, with another RANDOM and NS, or numbers below one that was seen.  A datagram
+    that came twice is none of that, and one that was lost neither."""
+
+    def __init__(self, hz=100):
+        self.sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4 << 20)
+        self.sock.bind((HOST, 0))
+        self.seen, self.last, self.why = {}, 0, None
+        with connect(PORT) as s:
+            s.sendall(b'tick %d %d\nget\n' % (self.sock.getsockname()[1], hz))
+            if not s.recv(64).startswith(b'total '):
+                raise m.Failed('the ticker was not understood')
+        threading.Thread(target=self._take, daemon=True).start()
+
+    def _take(self):
+        while not self.why:
+            self.why = self.note(self.sock.recv(128).decode())
+
+    def note(self, text):
+        """What is wrong with it, or None."""
+        n = int(text.split()[1])
+        first = self.seen.setdefault(n, text)
+        if first != text:
+            return 'tick %d was seen twice, and differs: the guest was rolled back to before it: %s, then %s' % (n, first.strip(), text.strip())
+        if n < self.last and first is text:
+            return 'tick %d came after %d: the guest was rolled back' % (n, self.last)
+        self.last = max(self.last, n)
+        return None
+
+    def check(self):
+        if self.why:
+            raise m.Failed(self.why)
+
+    def until_more(self, n):
+        goal = self.last + n
+        vm.until('tick %d' % goal, lambda: self.last >= goal or self.why)
+        self.check()
