@@ -30,6 +30,7 @@ static const struct record_type types[] = {
 	{ FTW_SIDE_DATA, "side-data", 9, 8 + FTW_SIDE_PIECE_MAX, RECORD_EPOCH_MUST, "primary", "1" },
 	{ FTW_ACK, "ack", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_APPLIED, "applied", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
+	{ FTW_WORKING, "working", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_HEARTBEAT, "heartbeat", 16, 16, RECORD_EPOCH_NONE, "both", "0" },
 	{ FTW_BYE, "bye", 8, 8 + FTW_REASON_MAX, RECORD_EPOCH_ANY, "both", "0" },
 	{ FTW_ERROR, "error", 8, 8 + FTW_REASON_MAX, RECORD_EPOCH_ANY, "both", "0" },
@@ -743,13 +744,13 @@ int consume_commit(struct cursor *body, struct commit *out, struct ft_error *err
 	return 0;
 }
 
-/* -- ack, applied -- */
+/* -- ack, applied, working -- */
 
 size_t create_epoch_mark(void *buf, uint32_t type, uint64_t epoch, uint32_t seq)
 {
 	struct writer w = begin(buf, type, epoch, seq);
 
-	assert(type == FTW_ACK || type == FTW_APPLIED);
+	assert(type == FTW_ACK || type == FTW_APPLIED || type == FTW_WORKING);
 	return finish(&w);
 }
 

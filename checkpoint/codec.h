@@ -126,7 +126,7 @@ size_t create_side_data(void *buf, uint64_t epoch, uint32_t seq, uint64_t offset
 int consume_side_data(struct cursor *body, struct side_data *out, struct ft_error *err);
 size_t create_commit(void *buf, uint64_t epoch, uint32_t seq, const struct commit *c);
 int consume_commit(struct cursor *body, struct commit *out, struct ft_error *err);
-/* @type: FTW_ACK or FTW_APPLIED; no body. */
+/* @type: FTW_ACK, FTW_APPLIED or FTW_WORKING; no body. */
 size_t create_epoch_mark(void *buf, uint32_t type, uint64_t epoch, uint32_t seq);
 int consume_epoch_mark(struct cursor *body, struct ft_error *err);
 /* @type: FTW_REFUSE, FTW_BYE, FTW_ERROR.  @text is cut at FTW_REASON_MAX; octets that are not printable become '?'. */

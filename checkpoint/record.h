@@ -42,6 +42,7 @@ enum ftw_type {
 	FTW_SIDE_DATA = 0x14,	  /* p -> s, data lane 1 */
 	FTW_ACK = 0x20,		  /* s -> p, lane 0: the whole epoch is held */
 	FTW_APPLIED = 0x21,	  /* s -> p, lane 0: the receive image is free for the next epoch */
+	FTW_WORKING = 0x22,	  /* s -> p, lane 0: its machine takes long over the side stream */
 	FTW_HEARTBEAT = 0x30,	  /* both, lane 0 */
 	FTW_BYE = 0x31,		  /* both, lane 0: orderly end, with a reason */
 	FTW_ERROR = 0x32,	  /* both, lane 0: the sender gives up, with code and reason */

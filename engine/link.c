@@ -266,6 +266,14 @@ int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, str
 	return buf ? link_end(l, 0, create_heartbeat(buf, seq, &h), deadline, err) : -EAGAIN;
 }
 
+int link_send_working(struct link *l, uint64_t epoch, uint64_t deadline, struct ft_error *err)
+{
+	uint32_t seq;
+	void *buf = begin_spare(l, &seq);
+
+	return buf ? link_end(l, 0, create_epoch_mark(buf, FTW_WORKING, epoch, seq), deadline, err) : -EAGAIN;
+}
+
 int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline,
 		       struct ft_error *err)
 {

@@ -17,8 +17,15 @@ struct reception {
 
 /* -- the side stream: the VMM takes it, or ends the connection -- */
 
-static int side_result(struct reception *rx, int r, struct ft_error *err)
+static void work_begin(struct secondary *c)
 {
+	atomic_store(&c->working_ns, now_ns());
+}
+
+static int work_end(struct secondary *c, struct reception *rx, int r, struct ft_error *err)
+{
+	atomic_store(&c->working_ns, 0);
+	rx->heard_ns = now_ns(); /* nobody listened meanwhile */
 	if (r) {
 		rx->code = FTW_CODE_UNUSABLE;
 		err_prefix(err, "side stream");
@@ -30,7 +37,11 @@ static int side_begin(struct secondary *c, struct reception *rx, struct ft_error
 {
 	struct ft_session *s = c->s;
 
-	return s->ops.side_begin ? side_result(rx, s->ops.side_begin(s->user, err), err) : 0;
+	if (!s->ops.side_begin)
+		return 0;
+	atomic_store(&c->working_told, 0);
+	work_begin(c);
+	return work_end(c, rx, s->ops.side_begin(s->user, err), err);
 }
 
 static int side_write(struct secondary *c, struct reception *rx, uint64_t epoch, const struct side_data *d,
@@ -39,14 +50,18 @@ static int side_write(struct secondary *c, struct reception *rx, uint64_t epoch,
 	struct ft_session *s = c->s;
 
 	stats_count(&s->stats, FT_COUNTER_SIDE_BYTES, d->data_bytes);
-	return side_result(rx, s->ops.side_write(s->user, epoch, d->data, d->data_bytes, err), err);
+	work_begin(c);
+	return work_end(c, rx, s->ops.side_write(s->user, epoch, d->data, d->data_bytes, err), err);
 }
 
 static int side_commit(struct secondary *c, struct reception *rx, uint64_t epoch, struct ft_error *err)
 {
 	struct ft_session *s = c->s;
 
-	return s->ops.side_commit ? side_result(rx, s->ops.side_commit(s->user, epoch, err), err) : 0;
+	if (!s->ops.side_commit)
+		return 0;
+	work_begin(c);
+	return work_end(c, rx, s->ops.side_commit(s->user, epoch, err), err);
 }
 
 /* -- records -- */

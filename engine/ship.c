@@ -537,6 +537,7 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 
 struct answers {
 	uint64_t heard_ns, beat_ns; /* last record that came, last heartbeat sent */
+	uint64_t working; /* epoch over whose side stream the secondary takes long: it has no credits for heartbeats */
 	uint64_t echo_ns;
 	uint64_t pause_told_ns; /* the pause that was complained of */
 };
@@ -568,6 +569,9 @@ static int on_record(struct primary *p, struct answers *a, uint32_t lane, const 
 	case FTW_APPLIED:
 		r = consume_epoch_mark(body, err);
 		return r ? r : on_applied(p, head->epoch, err);
+	case FTW_WORKING:
+		a->working = head->epoch;
+		return consume_epoch_mark(body, err);
 	case FTW_HEARTBEAT:
 		r = consume_heartbeat(body, &beat, err);
 		a->echo_ns = beat.time_ns;
@@ -605,9 +609,21 @@ static void watch_pause(struct primary *p, struct answers *a, uint64_t now)
 	session_reason(s, text);
 }
 
-static uint64_t silence_max_ns(const struct primary *p)
+static bool at_work(const struct primary *p, const struct answers *a)
 {
-	return (uint64_t)p->heartbeat_ms * p->heartbeat_misses * NS_PER_MS;
+	return a->working == atomic_load(&p->s->epoch_acked) + 1;
+}
+
+static uint64_t silence_max_ns(const struct primary *p, const struct answers *a)
+{
+	uint64_t ms = (uint64_t)p->heartbeat_ms * p->heartbeat_misses;
+	struct ft_config cfg;
+
+	if (at_work(p, a)) {
+		session_config(p->s, &cfg);
+		ms = cfg.commit_timeout_ms > ms ? cfg.commit_timeout_ms : ms;
+	}
+	return ms * NS_PER_MS;
 }
 
 /* A secondary that answers heartbeats but does not get on with its work is lost too. */
@@ -637,8 +653,14 @@ static int check_late(struct primary *p, uint64_t now, struct ft_error *err)
 		       (unsigned long long)(limit / NS_PER_MS));
 }
 
-static int silent(const struct primary *p, uint64_t ns, struct ft_error *err)
+static int silent(const struct primary *p, const struct answers *a, uint64_t ns, struct ft_error *err)
 {
+	if (at_work(p, a))
+		return err_set(
+			err, -ETIMEDOUT,
+			"no word from the secondary for %llu ms (commit-timeout): its machine was at work on the "
+			"side stream",
+			(unsigned long long)(ns / NS_PER_MS));
 	return err_set(err, -ETIMEDOUT, "no word from the secondary for %llu ms (%u heartbeats of %u ms)",
 		       (unsigned long long)(ns / NS_PER_MS), p->heartbeat_misses, p->heartbeat_ms);
 }
@@ -646,21 +668,21 @@ static int silent(const struct primary *p, uint64_t ns, struct ft_error *err)
 /* A heartbeat that was left out is not missed: either something else is on its way, or the secondary does not read. */
 static int keep_time(struct primary *p, struct answers *a, bool quiet, struct ft_error *err)
 {
-	uint64_t now = now_ns(), limit = silence_max_ns(p), beat = p->heartbeat_ms * NS_PER_MS;
+	uint64_t now = now_ns(), limit = silence_max_ns(p, a), beat = p->heartbeat_ms * NS_PER_MS;
 
 	if (now >= a->beat_ns + beat) {
 		uint64_t deadline = a->heard_ns + limit > now + beat ? a->heard_ns + limit : now + beat;
 		int r = link_send_heartbeat(p->link, a->echo_ns, deadline, err);
 
 		if (r && r != -EAGAIN && !link_hear_first(p->link, r))
-			return r == -ETIMEDOUT ? silent(p, now_ns() - a->heard_ns, err) : r;
+			return r == -ETIMEDOUT ? silent(p, a, now_ns() - a->heard_ns, err) : r;
 		a->beat_ns = now;
 		link_count(p->link, &p->s->stats);
 		watch_pause(p, a, now);
 	}
 	/* judged only when nothing was waiting to be read: a machine that was stopped itself first reads what came meanwhile */
 	if (quiet && now - a->heard_ns > limit)
-		return silent(p, now - a->heard_ns, err);
+		return silent(p, a, now - a->heard_ns, err);
 	return check_late(p, now, err);
 }
 

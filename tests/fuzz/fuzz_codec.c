@@ -110,7 +110,7 @@ static void use_rest(uint32_t type, struct cursor *body, struct ft_error *err)
 		consume_hello_ack(body, &ack, err);
 	else if (type == FTW_COMMIT && consume_commit(body, &commit, err) == 0)
 		check(commit.lanes && commit.lanes <= FTW_LANES_MAX);
-	else if (type == FTW_ACK || type == FTW_APPLIED)
+	else if (type == FTW_ACK || type == FTW_APPLIED || type == FTW_WORKING)
 		consume_epoch_mark(body, err);
 	else if (type == FTW_HEARTBEAT)
 		consume_heartbeat(body, &beat, err);

@@ -18,8 +18,8 @@ from xxh3 import xxh3
 
 M64 = 0xFFFFFFFFFFFFFFFF
 PAGES = 256  # of the page space: region "pc.ram" has pages 0 to 99, "vga.vram" 128 to 143
-(HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS, SIDE) = (
-    1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14)
+(HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS, SIDE, WORKING) = (
+    1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22)
 
 
 def pad(b):
@@ -282,8 +282,10 @@ def good_side():
     s.side_data(b"first", 1)
     s.data_pages(1, [1, 2], 1)
     s.side_data(bytes(65504), 1)
+    s.send("S", 0, WORKING, epoch=1)
     s.side_data(b"x", 1)
     s.commit(1)
+    s.send("S", 0, WORKING, epoch=1)
     s.ack(1)
     s.applied(1)
     s.whole_epoch(2)
@@ -731,6 +733,13 @@ def bad_side_digest():
     s.side_data(b"abc", 1)
     s.digest += xxh3(b"abd", 0) - xxh3(b"abc", 0)
     s.commit(1)
+    return s
+
+
+@bad("working of epoch 1: sent by the primary")
+def bad_working():
+    s = side_started()
+    s.send("P", 0, WORKING, epoch=1)
     return s
 
 

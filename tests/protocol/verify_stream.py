@@ -30,6 +30,7 @@ RECORDS = {
     0x14: ("side-data", 9, 8 + 65504, "yes", "primary", "1"),  # FTW_SIDE_DATA
     0x20: ("ack", 0, 0, "yes", "secondary", "0"),  # FTW_ACK
     0x21: ("applied", 0, 0, "yes", "secondary", "0"),  # FTW_APPLIED
+    0x22: ("working", 0, 0, "yes", "secondary", "0"),  # FTW_WORKING
     0x30: ("heartbeat", 16, 16, "no", "both", "0"),  # FTW_HEARTBEAT
     0x31: ("bye", 8, 408, "any", "both", "0"),  # FTW_BYE
     0x32: ("error", 8, 408, "any", "both", "0"),  # FTW_ERROR

@@ -74,6 +74,7 @@ static int consume_body(uint32_t type, struct cursor *body, union any_body *out,
 		return consume_commit(body, &out->commit, err);
 	case FTW_ACK:
 	case FTW_APPLIED:
+	case FTW_WORKING:
 		return consume_epoch_mark(body, err);
 	case FTW_REFUSE:
 	case FTW_BYE:
@@ -340,6 +341,11 @@ static size_t sample_ack(void)
 	return len;
 }
 
+static size_t sample_working(void)
+{
+	return create_epoch_mark(buf, FTW_WORKING, 3, 4);
+}
+
 static size_t sample_applied(void)
 {
 	union any_body out;
@@ -416,6 +422,7 @@ static const struct sample {
 	{ FTW_SIDE_DATA, sample_side_data },
 	{ FTW_ACK, sample_ack },
 	{ FTW_APPLIED, sample_applied },
+	{ FTW_WORKING, sample_working },
 	{ FTW_HEARTBEAT, sample_heartbeat },
 	{ FTW_BYE, sample_bye },
 	{ FTW_ERROR, sample_error },

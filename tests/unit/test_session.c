@@ -1153,3 +1153,42 @@ Test(side, each_epoch_has_its_octets_and_a_failover_finds_those_of_the_committed
 	failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL);
 	pair_close(&p);
 }
+
+/* A disk may be slower than any heartbeat: the primary is told that its silence is work. */
+static void slow_disk(enum sim_op op)
+{
+	struct pair_options opt;
+	struct pair p;
+
+	pair_options_init(&opt);
+	opt.sim.rate = 5000;
+	opt.sim.side_max_bytes = 150000;
+	opt.primary = "heartbeat=50,heartbeat-misses=12,commit-timeout=30000"; /* 600 ms: a busy machine keeps to that */
+	opt.secondary = "heartbeat=50,heartbeat-misses=12";
+	opt.compare = true;
+	pair_open_sims(&p, &opt);
+	sim_delay_op(p.secondary_sim, op, 2500);
+	pair_start_secondary(&p);
+	pair_start_primary(&p, p.address);
+	pair_wait_protected(&p);
+	pair_wait_applied(&p, 1);
+	cr_assert_eq(atomic_load(&p.losses), 0);
+	cr_assert_gt(sim_op_calls(p.secondary_sim, op), 0);
+	pair_check_compared(&p);
+	pair_close(&p);
+}
+
+Test(side, a_commit_that_takes_long_is_no_loss, .timeout = 120)
+{
+	slow_disk(SIM_OP_SIDE_COMMIT);
+}
+
+Test(side, a_write_that_takes_long_is_no_loss, .timeout = 120)
+{
+	slow_disk(SIM_OP_SIDE_WRITE);
+}
+
+Test(side, a_beginning_that_takes_long_is_no_loss, .timeout = 120)
+{
+	slow_disk(SIM_OP_SIDE_BEGIN);
+}

@@ -148,6 +148,7 @@ int record_decode(const void *msg, size_t len, uint64_t nr_pages, struct record 
 		return consume_commit(&body, &out->commit, err);
 	case FTW_ACK:
 	case FTW_APPLIED:
+	case FTW_WORKING:
 		return consume_epoch_mark(&body, err);
 	case FTW_REFUSE:
 	case FTW_BYE:

@@ -152,7 +152,8 @@ static int check(struct sim *s, const uint8_t *at, size_t len, struct ft_error *
 		if (place % 8 == 0)
 			word = word_at(s->side.in_key, place);
 		if (at[i] != (uint8_t)(word >> place % 8 * 8))
-			return say(err, -EBADMSG, "sim: octet %llu of the side stream is wrong", (unsigned long long)place);
+			return say(err, -EBADMSG, "sim: octet %llu of the side stream is wrong",
+				   (unsigned long long)place);
 	}
 	return 0;
 }
@@ -197,7 +198,8 @@ int side_check(struct sim *s, uint64_t key, uint64_t bytes, struct ft_error *err
 	kept_bytes = s->side.kept_bytes;
 	pthread_mutex_unlock(&s->lock);
 	if (kept_bytes != bytes)
-		return say(err, -EBADMSG, "sim: %llu octets of the side stream are committed, at the cut there were %llu",
+		return say(err, -EBADMSG,
+			   "sim: %llu octets of the side stream are committed, at the cut there were %llu",
 			   (unsigned long long)kept_bytes, (unsigned long long)bytes);
 	if (bytes >= 8 && kept_key != key)
 		return say(err, -EBADMSG, "sim: the side stream that is committed is of another connection");
