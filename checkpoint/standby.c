@@ -510,6 +510,8 @@ int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t le
 			return err_set(err, -EINVAL, "%s does not belong to an epoch", record_name(head.type, name));
 		rc = take(s, kind, lane, &head, &body, event, err);
 	}
+	if (rc)
+		*event = STANDBY_NOTHING;
 	s->broken = rc != 0;
 	standby_check(s);
 	return rc;

@@ -226,6 +226,19 @@ static void state_tell(struct rig *r, uint64_t len, uint32_t piece)
 		state_piece(r, len, at, len - at < piece ? (uint32_t)(len - at) : piece);
 }
 
+/* @len octets of the side stream at @offset; the commit will announce them. */
+static struct message *side_add(struct rig *r, uint64_t offset, uint32_t len)
+{
+	struct message *m = message_add(r, 1);
+	uint8_t *octets = side_data_octets(m->octets);
+
+	fill(r, octets, (len + 7) & ~UINT32_C(7));
+	r->commit.side_bytes += len;
+	r->commit.digest += digest_side(octets, len, offset);
+	m->len = create_side_data(m->octets, r->epoch, ++r->seq[1], offset, len);
+	return m;
+}
+
 static struct message *commit_add(struct rig *r)
 {
 	struct message *m = message_add(r, 0);
@@ -1042,4 +1055,90 @@ Test(standby, holes_stay_holes_in_private_memory)
 	cr_assert_neq(memory, MAP_FAILED);
 	holes(memory, used_of_memory, -1);
 	munmap(memory, HOLES * PAGE);
+}
+
+/* -- side stream -- */
+
+Test(standby, side_stream_is_handed_on_piece_by_piece_and_counted)
+{
+	static struct rig r;
+	struct message *m;
+	struct side_data d;
+
+	rig_open_applied(&r, 61);
+	for (uint64_t offset = 0; offset < 3000; offset += 1000) {
+		m = side_add(&r, offset, 1000);
+		cr_assert_eq(deliver(&r, m), 0, "%s", r.err.msg);
+		cr_assert_eq(r.event, STANDBY_SIDE);
+		d = standby_side(r.standby);
+		cr_assert(d.offset == offset && d.data_bytes == 1000 && d.data == side_data_octets(m->octets));
+		cr_assert_eq(deliver(&r, m), 0);
+		cr_assert_eq(r.event, STANDBY_NOTHING, "a repeated record was handed on");
+	}
+	state_make(&r, 0);
+	m = side_add(&r, 3000, 1);
+	cr_assert_eq(deliver(&r, commit_add(&r)), 0, "%s", r.err.msg);
+	cr_assert_eq(r.event, STANDBY_NOTHING);
+	cr_assert_eq(deliver(&r, m), 0, "%s", r.err.msg);
+	cr_assert_eq(r.event, STANDBY_SIDE | STANDBY_WHOLE, "the last piece came behind the commit");
+	apply(&r);
+	rig_close(&r);
+}
+
+Test(standby, side_stream_that_is_not_whole_is_refused)
+{
+	static const struct {
+		uint64_t more, less_digest;
+		int code;
+		const char *sentence;
+	} wrong[] = {
+		{ 1, 0, -EPROTO, "1000 octets of the side stream came, 1001 announced" },
+		{ UINT64_MAX, 0, -EPROTO, "1000 octets of the side stream came, 999 announced" },
+		{ 0, 1, -EBADMSG, "digest is " },
+	};
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		static struct rig r;
+
+		rig_open_applied(&r, 62 + i);
+		cr_assert_eq(deliver(&r, side_add(&r, 0, 1000)), 0, "%s", r.err.msg);
+		state_make(&r, 0);
+		r.commit.side_bytes += wrong[i].more;
+		r.commit.digest -= wrong[i].less_digest;
+		check_refused(&r, deliver(&r, commit_add(&r)), wrong[i].code, wrong[i].sentence);
+		rig_close(&r);
+	}
+}
+
+Test(standby, side_stream_has_no_gaps)
+{
+	static struct rig r;
+
+	rig_open_applied(&r, 66);
+	cr_assert_eq(deliver(&r, side_add(&r, 0, 10)), 0, "%s", r.err.msg);
+	check_refused(&r, deliver(&r, side_add(&r, 11, 10)), -EPROTO,
+		      "side-data of epoch 2: piece at offset 11, 10 was expected");
+	rig_close(&r);
+}
+
+/* The caller may refuse an epoch that is whole: it is gone with the connection, and the one before is what there is. */
+Test(standby, whole_epoch_that_is_not_committed_leaves_no_trace)
+{
+	static struct rig r;
+	struct message *m;
+
+	rig_open_applied(&r, 67);
+	cr_assert_eq(deliver(&r, side_add(&r, 0, 10)), 0, "%s", r.err.msg);
+	state_tell(&r, 100, 100);
+	cr_assert_eq(deliver(&r, &r.message[r.nr_messages - 1]), 0, "%s", r.err.msg);
+	m = commit_add(&r);
+	cr_assert_eq(standby_consume(r.standby, 0, m->octets, m->len, &r.event, &r.err), 0, "%s", r.err.msg);
+	cr_assert_eq(r.event, STANDBY_WHOLE);
+	cr_assert_eq(standby_epoch_committed(r.standby), 1);
+	standby_connect(r.standby, LANES);
+	cr_assert_not(standby_apply_pending(r.standby));
+	cr_assert_eq(standby_epoch_committed(r.standby), 1);
+	cr_assert_eq(standby_epoch_image(r.standby), 1);
+	check_state(&r);
+	rig_close(&r);
 }
