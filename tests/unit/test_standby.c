@@ -1110,6 +1110,21 @@ Test(standby, side_stream_that_is_not_whole_is_refused)
 	}
 }
 
+/* The commit is there already, and the last piece makes the epoch whole, but wrong. */
+Test(standby, last_piece_of_a_wrong_side_stream_is_not_handed_on)
+{
+	static struct rig r;
+	struct message *m;
+
+	rig_open_applied(&r, 65);
+	m = side_add(&r, 0, 1000);
+	state_make(&r, 0);
+	r.commit.side_bytes++;
+	cr_assert_eq(deliver(&r, commit_add(&r)), 0, "%s", r.err.msg);
+	check_refused(&r, deliver(&r, m), -EPROTO, "1000 octets of the side stream came, 1001 announced");
+	rig_close(&r);
+}
+
 Test(standby, side_stream_has_no_gaps)
 {
 	static struct rig r;
