@@ -143,6 +143,11 @@ int link_end(struct link *l, uint32_t lane, size_t len, uint64_t deadline, struc
 	return r;
 }
 
+void link_drop(struct link *l, uint32_t lane)
+{
+	pthread_mutex_unlock(&l->lane[lane].lock);
+}
+
 uint32_t link_sent(struct link *l, uint32_t lane)
 {
 	struct link_lane *n = &l->lane[lane];
@@ -259,6 +264,14 @@ int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, str
 		return err_set(err, -EPIPE, "the peer has closed, and does not say why");
 	buf = begin_spare(l, &seq);
 	return buf ? link_end(l, 0, create_heartbeat(buf, seq, &h), deadline, err) : -EAGAIN;
+}
+
+int link_send_working(struct link *l, uint64_t epoch, uint64_t deadline, struct ft_error *err)
+{
+	uint32_t seq;
+	void *buf = begin_spare(l, &seq);
+
+	return buf ? link_end(l, 0, create_epoch_mark(buf, FTW_WORKING, epoch, seq), deadline, err) : -EAGAIN;
 }
 
 int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline,

@@ -123,15 +123,39 @@ static void apply(struct secondary *c)
 	answer_applied(c, epoch);
 }
 
+/* ft-receive may be in the VMM for as long as a disk takes.  It reads no credits then, so heartbeats would soon have to be left out: the
+ * primary is told, once an epoch.  While an epoch is received there is nothing to apply.  Returns when to look again. */
+static uint64_t watch_work(struct secondary *c)
+{
+	struct ft_session *s = c->s;
+	uint64_t since = atomic_load(&c->working_ns), epoch = atomic_load(&s->epoch_running), half;
+	struct ft_config cfg;
+
+	session_config(s, &cfg);
+	half = cfg.heartbeat_ms * NS_PER_MS / 2;
+	if (since && now_ns() >= since + half / 2 && epoch != atomic_load(&c->working_told) && link_get(c)) {
+		if (link_send_working(c->link, epoch, now_ns() + half, NULL) == 0)
+			atomic_store(&c->working_told, epoch);
+		link_put(c);
+	}
+	return now_ns() + half;
+}
+
 static void *apply_main(void *arg)
 {
 	struct secondary *c = arg;
 	struct ft_session *s = c->s;
+	uint64_t look = s->ops.side_commit ? now_ns() : DEADLINE_NEVER;
 
 	pthread_mutex_lock(&s->lock);
 	for (;;) {
-		while (!c->apply_wanted && !c->quit)
-			cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+		while (!c->apply_wanted && !c->quit) {
+			if (cond_wait_until(&s->cond, &s->lock, look) != -ETIMEDOUT)
+				continue;
+			pthread_mutex_unlock(&s->lock);
+			look = watch_work(c);
+			pthread_mutex_lock(&s->lock);
+		}
 		if (!c->apply_wanted)
 			break;
 		c->applying = true;

@@ -4,7 +4,8 @@
  * Threads
  *   ft-accept  lives with the session: accepts connections, answers hello or refuses with the reason (greet.c)
  *   ft-receive lives with a connection: feeds records to the standby (checkpoint/standby.c), acks, heartbeats (receive.c)
- *   ft-apply   lives with the session: copies committed epochs into the standby image, answers applied (secondary.c)
+ *   ft-apply   lives with the session: copies committed epochs into the standby image, answers applied; says to the primary that ft-receive
+ *              is at work in the VMM when that takes long (secondary.c)
  * Failover runs on its caller's thread, after receiving has ended and the last apply is done (failover.c).
  *
  * Must hold
@@ -41,6 +42,10 @@ struct secondary {
 	pthread_t receive_thread;
 	uint8_t session_id[16];
 	uint32_t heartbeat_ms, heartbeat_misses;
+	uint64_t capabilities; /* in use */
+
+	_Atomic uint64_t working_told; /* last epoch of this connection of which the primary was told that it takes long */
+	_Atomic uint64_t working_ns; /* since when ft-receive has been in the VMM, 0: it is not; for ft-apply */
 
 	/* guarded by s->lock */
 	uint64_t generation; /* of the primary */

@@ -200,6 +200,7 @@ static void make_machines(struct world *w)
 	w->nr_fds = count_fds();
 	sim_config_init(&cfg);
 	cfg.region_bytes[0] = 300 * FT_PAGE_SIZE;
+	cfg.side_max_bytes = 200000;
 	cfg.prefill_pages = 60;
 	cfg.rate = 3000;
 	cfg.output_every = 10;
@@ -243,7 +244,7 @@ static struct ft_session *try_session(struct world *w, const struct ft_config *c
 	struct ft_error err = { 0 };
 	struct ft_session *s;
 	struct ft_status st;
-	int r = CALL(CALL_MS, &err, ft_session_open(&s, cfg, sim_ops(), sim, &err));
+	int r = CALL(CALL_MS, &err, ft_session_open(&s, cfg, sim_ops_of(sim), sim, &err));
 
 	CHECK(r == 0 || !s, "ft_session_open failed, and gave a session");
 	if (r)

@@ -23,7 +23,8 @@
 static const uint32_t types[] = { FTW_HELLO,        FTW_HELLO_ACK,     FTW_REFUSE,       FTW_REGIONS,
 				  FTW_NOTIFY_WRITE, FTW_ZERO_PAGES,    FTW_DEVICE_STATE, FTW_COMMIT,
 				  FTW_ACK,          FTW_APPLIED,       FTW_HEARTBEAT,    FTW_BYE,
-				  FTW_ERROR,        FTW_SYNC_PROGRESS, UNKNOWN,          UNKNOWN_OPTIONAL };
+				  FTW_ERROR,        FTW_SYNC_PROGRESS, FTW_SIDE_DATA,    FTW_WORKING,
+				  UNKNOWN,          UNKNOWN_OPTIONAL };
 static const uint64_t epochs[] = { 0, 1, 2, 3, UINT64_MAX };
 
 /* A well-formed record of any type; what it says is what would be right in epoch @epoch, as far as there is such a thing. */
@@ -67,8 +68,11 @@ static size_t make(struct raw *r, void *buf, uint32_t type, uint32_t seq, uint64
 		for (uint32_t i = 0; i < LANES; i++)
 			commit.seq[i] = link_sent(r->link, i + 1);
 		return create_commit(buf, epoch, seq, &commit);
+	case FTW_SIDE_DATA: /* hello names no side stream: never right */
+		return create_side_data(buf, epoch, seq, 0, 1);
 	case FTW_ACK:
 	case FTW_APPLIED:
+	case FTW_WORKING:
 		return create_epoch_mark(buf, type, epoch, seq);
 	case FTW_HEARTBEAT:
 		return create_heartbeat(buf, seq, &beat);
@@ -290,6 +294,7 @@ static bool allowed_to_primary(enum primary_stage stage, uint32_t type, uint32_t
 	case FTW_HELLO_ACK:
 		return stage == P_HELLO && lane == 0;
 	case FTW_HEARTBEAT:
+	case FTW_WORKING:
 	case UNKNOWN_OPTIONAL:
 		return stage > P_HELLO && lane == 0;
 	case FTW_ACK: /* behind hello-ack and applied(1) the next commit may be out already */

@@ -33,6 +33,7 @@ static void draw_options(struct pair_options *opt)
 	opt->sim.rate = 20000;
 	opt->sim.output_every = 10;
 	opt->sim.state_bytes = 3000;
+	opt->sim.side_max_bytes = 50000; /* one more record of the full sync */
 	opt->compare = true;
 	opt->use_proxy = true;
 	/* output stays held until the test has looked; then it is told to go on alone */

@@ -66,6 +66,7 @@ static void draw_guest(struct rng *r, struct sim_config *c)
 	c->pages_per_epoch = rng_next(r) % 4 ? 0 : rng_range(r, 1, 1000);
 	c->state_bytes = rng_range(r, 256, 200000);
 	c->output_every = rng_range(r, 2, 200);
+	c->side_max_bytes = rng_next(r) & 1 ? 0 : rng_range(r, 1, 3000000);
 }
 
 static const char *draw_settings(struct rng *r, char *buf, size_t size)
@@ -193,6 +194,7 @@ static void open_faulty(struct pair *p, struct rng *r, const struct fault_kind *
 	opt.sim.pages_per_epoch = 0;
 	opt.sim.rate = 5000;
 	opt.sim.state_bytes = 5000;
+	opt.sim.side_max_bytes /= 30;
 	pair_open(p, &opt);
 }
 

@@ -62,6 +62,18 @@ static int no_state(void *user, struct ft_state_sink *sink, struct ft_error *err
 	return 0;
 }
 
+static uint64_t nothing_left(void *user)
+{
+	(void)user;
+	return 0;
+}
+
+static int no_write(void *user, uint64_t epoch, const void *buf, size_t len, struct ft_error *err)
+{
+	(void)user, (void)epoch, (void)buf, (void)len, (void)err;
+	return 0;
+}
+
 static int any_state(void *user, const void *buf, size_t len, struct ft_error *err)
 {
 	(void)user, (void)buf, (void)len, (void)err;
@@ -158,6 +170,12 @@ Test(session, open_refuses_what_cannot_work)
 	ops.load_state = NULL;
 	standby.listen = "127.0.0.1:0";
 	not_opened(&standby, &ops, "a secondary needs");
+	ops = all;
+	ops.side_write = no_write;
+	not_opened(&standby, &ops, "a secondary's side stream needs");
+	ops = all;
+	ops.side_left = nothing_left;
+	not_opened(&good, &ops, "a primary's side stream needs");
 	ops = all;
 	ops.struct_size = offsetof(struct ft_vmm_ops, guest_hold); /* an older embedder */
 	cr_assert_eq(ft_session_open(&s, &good, &ops, NULL, &err), 0, "%s", err.msg);
@@ -632,7 +650,7 @@ static void refused_pair(const char *primary, const char *secondary, const struc
 	pair_settings(&cfg, primary);
 	cfg.peer = p.address;
 	cfg.identity = identity ? identity : sim_identity(p.secondary_sim);
-	cr_assert_eq(ft_session_open(&p.primary, &cfg, sim_ops(), sim, &err), 0, "%s", err.msg);
+	cr_assert_eq(ft_session_open(&p.primary, &cfg, sim_ops_of(sim), sim, &err), 0, "%s", err.msg);
 	cr_assert_eq(sim_attach(sim, p.primary, &err), 0);
 	cr_assert_eq(ft_session_start(p.primary, &err), 0, "%s", err.msg);
 	check_refused(&p, p.primary, part);
@@ -654,6 +672,15 @@ Test(refusal, another_layout)
 	pair_options_init(&opt);
 	opt.sim.region_bytes[0] /= 2;
 	refused_pair(NULL, NULL, &opt.sim, NULL, "memory layout: region ");
+}
+
+Test(refusal, a_side_stream_that_nobody_here_takes)
+{
+	struct pair_options opt;
+
+	pair_options_init(&opt);
+	opt.sim.side_max_bytes = 1000;
+	refused_pair(NULL, NULL, &opt.sim, NULL, "has a side stream (its disks are replicated)");
 }
 
 Test(refusal, a_larger_state)
@@ -1133,4 +1160,214 @@ Test(primary, a_vmm_that_does_not_come_back_from_a_pause_is_told_of)
 	cr_assert(reason_has(p.primary, NULL));
 	cr_assert_eq(state_of(p.primary), FT_STATE_PROTECTED);
 	pair_close(&p);
+}
+
+/* ---- side stream: the sims check each octet as it comes, and at load_state that just those of the committed epochs are there ---- */
+
+static void side_options(struct pair_options *opt)
+{
+	pair_options_init(opt);
+	opt->sim.rate = 5000;
+	opt->sim.side_max_bytes = 4u << 20;
+	opt->compare = true;
+}
+
+static uint64_t side_bytes(struct ft_session *s)
+{
+	struct ft_stats *stats = malloc(sizeof(*stats));
+	uint64_t n;
+
+	cr_assert(stats);
+	ft_session_stats(s, stats);
+	n = stats->counter[FT_COUNTER_SIDE_BYTES];
+	free(stats);
+	return n;
+}
+
+static void each_epoch_has_its_octets(const char *listen)
+{
+	struct pair_options opt;
+	struct ft_status st;
+	struct pair p;
+
+	side_options(&opt);
+	opt.listen = listen;
+	pair_open(&p, &opt);
+	pair_wait_protected(&p);
+	ft_session_status(p.primary, &st);
+	cr_assert_geq(st.sync_pages_total, opt.sim.side_max_bytes / PAGE, "the side stream is not in the sync's pages");
+	cr_assert_eq(st.sync_pages_done, st.sync_pages_total);
+	pair_wait_applied(&p, 60);
+	pair_check_compared(&p);
+	cr_assert_geq(side_bytes(p.secondary), opt.sim.side_max_bytes);
+	cr_assert_geq(side_bytes(p.primary), side_bytes(p.secondary));
+	failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL);
+	pair_close(&p);
+}
+
+Test(side, each_epoch_has_its_octets_over_tcp, .timeout = 120)
+{
+	each_epoch_has_its_octets(NULL);
+}
+
+Test(side, each_epoch_has_its_octets_over_rdma, .timeout = 120)
+{
+	fabric_start(NULL);
+	each_epoch_has_its_octets("rdma:10.9.0.1:0");
+	cr_expect(fabric_all_gone(), "%s", fabric_live_text());
+	fabric_stop();
+}
+
+Test(side, lost_connections_begin_it_again, .timeout = 120)
+{
+	struct pair_options opt;
+	struct pair p;
+
+	side_options(&opt);
+	opt.sim.side_max_bytes = 1u << 20;
+	opt.fault = "cutmsg=80,seed=3";
+	opt.primary = "suspect=20000";
+	pair_open(&p, &opt);
+	while (atomic_load(&p.losses) < 5)
+		pair_wait_applied(&p, 1);
+	pair_check_compared(&p);
+	failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL);
+	pair_close(&p);
+}
+
+Test(side, a_failover_at_any_moment_finds_the_committed_epochs, .timeout = 240)
+{
+	for (unsigned i = 0; i < 25; i++) {
+		struct pair_options opt;
+		struct pair p;
+
+		side_options(&opt);
+		opt.primary = "on-loss=hold";
+		pair_open(&p, &opt);
+		pair_wait_protected(&p);
+		sleep_ms(i * 7 % 40);
+		failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL);
+		pair_check_compared(&p);
+		pair_close(&p);
+	}
+}
+
+/* @op of the secondary fails once, some epochs later: both sides say why, and a failover finds what was committed. */
+static void secondary_fails(enum sim_op op, const char *part)
+{
+	struct pair_options opt;
+	struct pair p;
+
+	side_options(&opt);
+	opt.use_proxy = true;
+	opt.primary = "on-loss=hold,reconnect=60000";
+	pair_open_sims(&p, &opt);
+	pair_start_secondary(&p);
+	proxy_set_once(p.proxy);
+	pair_start_primary(&p, p.address);
+	pair_wait_protected(&p);
+	pair_wait_applied(&p, 3);
+	sim_fail_op(p.secondary_sim, op, sim_op_calls(p.secondary_sim, op) + 1, UINT64_MAX);
+	pair_wait(p.secondary, STATE(STANDBY_SUSPECT));
+	pair_check_unprotected(&p, part);
+	pair_check_runs(&p, WAIT_MS);
+	failover(&p, 0, FT_FAILOVER_DONE, 0, NULL);
+	pair_check_compared(&p);
+	pair_close(&p);
+}
+
+Test(side, a_write_that_fails, .timeout = 120)
+{
+	secondary_fails(SIM_OP_SIDE_WRITE, "side stream: sim: side-write was made to fail");
+}
+
+Test(side, a_commit_that_fails, .timeout = 120)
+{
+	secondary_fails(SIM_OP_SIDE_COMMIT, "side stream: sim: side-commit was made to fail");
+}
+
+Test(side, a_beginning_or_a_read_that_fails_is_told_and_tried_again, .timeout = 120)
+{
+	struct pair_options opt;
+	struct ft_status st;
+	struct pair p;
+	uint64_t deadline;
+
+	side_options(&opt);
+	pair_open_sims(&p, &opt);
+	sim_fail_op(p.secondary_sim, SIM_OP_SIDE_BEGIN, 1, UINT64_MAX);
+	pair_start_secondary(&p);
+	pair_start_primary(&p, p.address);
+	pair_check_unprotected(&p, "secondary gave up: side stream: sim: side-begin was made to fail");
+	sim_fail_op(p.secondary_sim, SIM_OP_SIDE_BEGIN, 0, 0);
+	pair_wait_protected(&p);
+	sim_fail_op(p.primary_sim, SIM_OP_SIDE_READ, sim_op_calls(p.primary_sim, SIM_OP_SIDE_READ) + 1, UINT64_MAX);
+	pair_check_unprotected(&p, "side stream: sim: side-read was made to fail");
+	for (deadline = deadline_in_ms(WAIT_MS), st.reason[0] = '\0'; !strstr(st.reason, "side-read was made to fail");
+	     ft_session_status(p.secondary, &st))
+		cr_assert(now_ns() < deadline, "the secondary was not told: '%s'", st.reason);
+	pair_check_runs(&p, WAIT_MS);
+	sim_fail_op(p.primary_sim, SIM_OP_SIDE_READ, 0, 0);
+	pair_wait_protected(&p);
+	pair_check_compared(&p);
+	pair_close(&p);
+}
+
+Test(side, a_machine_without_one_is_taken_by_a_standby_with_one, .timeout = 120)
+{
+	struct pair_options opt;
+	struct pair p;
+
+	pair_options_init(&opt);
+	pair_open_sims(&p, &opt);
+	sim_destroy(p.secondary_sim);
+	opt.sim.side_max_bytes = 1000;
+	cr_assert_eq(sim_create(&p.secondary_sim, &opt.sim, true, NULL), 0);
+	pair_start_secondary(&p);
+	pair_start_primary(&p, p.address);
+	pair_wait_protected(&p);
+	cr_assert_eq(sim_op_calls(p.secondary_sim, SIM_OP_SIDE_BEGIN), 1);
+	cr_assert_gt(sim_op_calls(p.secondary_sim, SIM_OP_SIDE_COMMIT), 0);
+	cr_assert_eq(sim_op_calls(p.secondary_sim, SIM_OP_SIDE_WRITE), 0);
+	pair_close(&p);
+}
+
+/* A disk may be slower than any heartbeat: the primary is told that its silence is work. */
+static void slow_disk(enum sim_op op)
+{
+	struct pair_options opt;
+	struct pair p;
+
+	pair_options_init(&opt);
+	opt.sim.rate = 5000;
+	opt.sim.side_max_bytes = 150000;
+	opt.primary =
+		"heartbeat=50,heartbeat-misses=12,commit-timeout=30000"; /* 600 ms: a busy machine keeps to that */
+	opt.secondary = "heartbeat=50,heartbeat-misses=12";
+	opt.compare = true;
+	pair_open_sims(&p, &opt);
+	sim_delay_op(p.secondary_sim, op, 2500);
+	pair_start_secondary(&p);
+	pair_start_primary(&p, p.address);
+	pair_wait_protected(&p);
+	pair_wait_applied(&p, 1);
+	cr_assert_eq(atomic_load(&p.losses), 0);
+	cr_assert_gt(sim_op_calls(p.secondary_sim, op), 0);
+	pair_check_compared(&p);
+	pair_close(&p);
+}
+
+Test(side, a_commit_that_takes_long_is_no_loss, .timeout = 120)
+{
+	slow_disk(SIM_OP_SIDE_COMMIT);
+}
+
+Test(side, a_write_that_takes_long_is_no_loss, .timeout = 120)
+{
+	slow_disk(SIM_OP_SIDE_WRITE);
+}
+
+Test(side, a_beginning_that_takes_long_is_no_loss, .timeout = 120)
+{
+	slow_disk(SIM_OP_SIDE_BEGIN);
 }

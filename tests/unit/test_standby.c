@@ -226,6 +226,19 @@ static void state_tell(struct rig *r, uint64_t len, uint32_t piece)
 		state_piece(r, len, at, len - at < piece ? (uint32_t)(len - at) : piece);
 }
 
+/* @len octets of the side stream at @offset; the commit will announce them. */
+static struct message *side_add(struct rig *r, uint64_t offset, uint32_t len)
+{
+	struct message *m = message_add(r, 1);
+	uint8_t *octets = side_data_octets(m->octets);
+
+	fill(r, octets, (len + 7) & ~UINT32_C(7));
+	r->commit.side_bytes += len;
+	r->commit.digest += digest_side(octets, len, offset);
+	m->len = create_side_data(m->octets, r->epoch, ++r->seq[1], offset, len);
+	return m;
+}
+
 static struct message *commit_add(struct rig *r)
 {
 	struct message *m = message_add(r, 0);
@@ -254,8 +267,13 @@ static void place(struct rig *r, const struct message *m, uint8_t *model)
 
 static int deliver(struct rig *r, const struct message *m)
 {
+	int rc;
+
 	place(r, m, r->next);
-	return standby_consume(r->standby, m->lane, m->octets, m->len, &r->event, &r->err);
+	rc = standby_consume(r->standby, m->lane, m->octets, m->len, &r->event, &r->err);
+	if (rc == 0 && r->event & STANDBY_WHOLE)
+		standby_commit(r->standby);
+	return rc;
 }
 
 /* All messages in the order they were made: 0 and *@committed, or the first error. */
@@ -268,7 +286,7 @@ static int deliver_all(struct rig *r, bool *committed)
 		rc = deliver(r, &r->message[i]);
 		if (rc)
 			return rc;
-		*committed |= r->event == STANDBY_COMMITTED;
+		*committed |= r->event == STANDBY_WHOLE;
 	}
 	return 0;
 }
@@ -380,8 +398,8 @@ static bool deliver_mixed(struct rig *r)
 			continue;
 		left--;
 		cr_assert_eq(deliver(r, &r->message[i]), 0, "%s", r->err.msg);
-		cr_assert_eq(r->event == STANDBY_COMMITTED, left == 0, "committed with %u messages to come", left);
-		committed |= r->event == STANDBY_COMMITTED;
+		cr_assert_eq(r->event == STANDBY_WHOLE, left == 0, "committed with %u messages to come", left);
+		committed |= r->event == STANDBY_WHOLE;
 		if (rnd(r, 8) == 0) {
 			cr_assert_eq(standby_consume(r->standby, lane, r->message[i].octets, r->message[i].len,
 						     &r->event, &r->err),
@@ -496,7 +514,7 @@ Test(standby, commit_before_its_lanes)
 		cr_assert_not(standby_apply_pending(r.standby));
 		cr_assert_eq(deliver(&r, &r.message[i]), 0, "%s", r.err.msg);
 	}
-	cr_assert_eq(r.event, STANDBY_COMMITTED);
+	cr_assert_eq(r.event, STANDBY_WHOLE);
 	apply(&r);
 	rig_close(&r);
 }
@@ -532,7 +550,7 @@ Test(standby, state_of_the_applied_epoch_stays_until_the_next_is_applied)
 	check_state(&r);
 	commit_add(&r);
 	cr_assert_eq(deliver(&r, &r.message[r.nr_messages - 1]), 0, "%s", r.err.msg);
-	cr_assert_eq(r.event, STANDBY_COMMITTED);
+	cr_assert_eq(r.event, STANDBY_WHOLE);
 	check_state(&r);
 	standby_begin_apply(r.standby);
 	standby_apply_run(r.standby);
@@ -980,7 +998,8 @@ static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 		c.digest += digest_page(page, data.first) + digest_state(NULL, 0);
 		cr_assert_eq(standby_consume(s, 0, buf, create_commit(buf, epoch, (uint32_t)epoch, &c), &event, &err),
 			     0, "%s", err.msg);
-		cr_assert_eq(event, STANDBY_COMMITTED);
+		cr_assert_eq(event, STANDBY_WHOLE);
+		standby_commit(s);
 		standby_begin_apply(s);
 		cr_assert_eq(standby_apply_run(s), epoch == 1 ? 2 : 1);
 		standby_end_apply(s);
@@ -1036,4 +1055,105 @@ Test(standby, holes_stay_holes_in_private_memory)
 	cr_assert_neq(memory, MAP_FAILED);
 	holes(memory, used_of_memory, -1);
 	munmap(memory, HOLES * PAGE);
+}
+
+/* -- side stream -- */
+
+Test(standby, side_stream_is_handed_on_piece_by_piece_and_counted)
+{
+	static struct rig r;
+	struct message *m;
+	struct side_data d;
+
+	rig_open_applied(&r, 61);
+	for (uint64_t offset = 0; offset < 3000; offset += 1000) {
+		m = side_add(&r, offset, 1000);
+		cr_assert_eq(deliver(&r, m), 0, "%s", r.err.msg);
+		cr_assert_eq(r.event, STANDBY_SIDE);
+		d = standby_side(r.standby);
+		cr_assert(d.offset == offset && d.data_bytes == 1000 && d.data == side_data_octets(m->octets));
+		cr_assert_eq(deliver(&r, m), 0);
+		cr_assert_eq(r.event, STANDBY_NOTHING, "a repeated record was handed on");
+	}
+	state_make(&r, 0);
+	m = side_add(&r, 3000, 1);
+	cr_assert_eq(deliver(&r, commit_add(&r)), 0, "%s", r.err.msg);
+	cr_assert_eq(r.event, STANDBY_NOTHING);
+	cr_assert_eq(deliver(&r, m), 0, "%s", r.err.msg);
+	cr_assert_eq(r.event, STANDBY_SIDE | STANDBY_WHOLE, "the last piece came behind the commit");
+	apply(&r);
+	rig_close(&r);
+}
+
+Test(standby, side_stream_that_is_not_whole_is_refused)
+{
+	static const struct {
+		uint64_t more, less_digest;
+		int code;
+		const char *sentence;
+	} wrong[] = {
+		{ 1, 0, -EPROTO, "1000 octets of the side stream came, 1001 announced" },
+		{ UINT64_MAX, 0, -EPROTO, "1000 octets of the side stream came, 999 announced" },
+		{ 0, 1, -EBADMSG, "digest is " },
+	};
+
+	for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
+		static struct rig r;
+
+		rig_open_applied(&r, 62 + i);
+		cr_assert_eq(deliver(&r, side_add(&r, 0, 1000)), 0, "%s", r.err.msg);
+		state_make(&r, 0);
+		r.commit.side_bytes += wrong[i].more;
+		r.commit.digest -= wrong[i].less_digest;
+		check_refused(&r, deliver(&r, commit_add(&r)), wrong[i].code, wrong[i].sentence);
+		rig_close(&r);
+	}
+}
+
+/* The commit is there already, and the last piece makes the epoch whole, but wrong. */
+Test(standby, last_piece_of_a_wrong_side_stream_is_not_handed_on)
+{
+	static struct rig r;
+	struct message *m;
+
+	rig_open_applied(&r, 65);
+	m = side_add(&r, 0, 1000);
+	state_make(&r, 0);
+	r.commit.side_bytes++;
+	cr_assert_eq(deliver(&r, commit_add(&r)), 0, "%s", r.err.msg);
+	check_refused(&r, deliver(&r, m), -EPROTO, "1000 octets of the side stream came, 1001 announced");
+	rig_close(&r);
+}
+
+Test(standby, side_stream_has_no_gaps)
+{
+	static struct rig r;
+
+	rig_open_applied(&r, 66);
+	cr_assert_eq(deliver(&r, side_add(&r, 0, 10)), 0, "%s", r.err.msg);
+	check_refused(&r, deliver(&r, side_add(&r, 11, 10)), -EPROTO,
+		      "side-data of epoch 2: piece at offset 11, 10 was expected");
+	rig_close(&r);
+}
+
+/* The caller may refuse an epoch that is whole: it is gone with the connection, and the one before is what there is. */
+Test(standby, whole_epoch_that_is_not_committed_leaves_no_trace)
+{
+	static struct rig r;
+	struct message *m;
+
+	rig_open_applied(&r, 67);
+	cr_assert_eq(deliver(&r, side_add(&r, 0, 10)), 0, "%s", r.err.msg);
+	state_tell(&r, 100, 100);
+	cr_assert_eq(deliver(&r, &r.message[r.nr_messages - 1]), 0, "%s", r.err.msg);
+	m = commit_add(&r);
+	cr_assert_eq(standby_consume(r.standby, 0, m->octets, m->len, &r.event, &r.err), 0, "%s", r.err.msg);
+	cr_assert_eq(r.event, STANDBY_WHOLE);
+	cr_assert_eq(standby_epoch_committed(r.standby), 1);
+	standby_connect(r.standby, LANES);
+	cr_assert_not(standby_apply_pending(r.standby));
+	cr_assert_eq(standby_epoch_committed(r.standby), 1);
+	cr_assert_eq(standby_epoch_image(r.standby), 1);
+	check_state(&r);
+	rig_close(&r);
 }

@@ -94,14 +94,14 @@ struct ft_event {
 	const char *reason; /* one sentence, "" if none; valid during the callback */
 	uint64_t epoch;
 	uint32_t sync_round;
-	uint64_t sync_pages_done, sync_pages_total; /* total grows while the guest writes */
+	uint64_t sync_pages_done, sync_pages_total; /* the side stream in units of a page; total grows while the guest writes */
 };
 
 /* struct ft_vmm_ops - what the engine needs of a machine.
  *
- * Threads: callbacks marked [epoch] run on the session's epoch thread, [accept] on a secondary's accept thread,
- * [caller] on the thread that called the ft_ function named there.  Callbacks of one session never run
- * at the same time, but for output_release and on_event, which may run beside any other.
+ * Threads: callbacks marked [epoch] run on the session's epoch thread, [ship] on the primary's that sends, [accept] and [receive] on
+ * a secondary's that accept connections and receive, [caller] on the thread that called the ft_ function named there.  Callbacks of one
+ * session never run at the same time, but for side_read, output_release and on_event, which may run beside any other.
  * A callback may call ft_dirty_add, ft_state_* and ft_session_status, nothing else of this header,
  * unless it says more.  Each returns 0 or a negative errno with a sentence in @err (never NULL there).
  * "Bounded" means: has a time-out of the VMM's own, some seconds at most; the engine cannot cut it short. */
@@ -176,16 +176,22 @@ struct ft_vmm_ops {
 
 	/* -- side stream: octets of the VMM's own that are part of the epochs, as the writes of its disks (primary: the
 	 * first two, secondary: the others; all or none of a side's).  The engine carries them in order, looks at none, and
-	 * acknowledges an epoch only when side_commit() has returned for it. -- */
+	 * acknowledges an epoch only when side_commit() has returned for it.
+	 * A failover comes behind all of it: the connection is ended and a side_write() or side_commit() under way has returned, then
+	 * load_state is called, and no side_ op from then on.  What it must find are the epochs for which side_commit() returned 0: these
+	 * and no others are final.  What side_write() gave behind the last of them is void, as it is at side_begin().  (A failover that is
+	 * forced onto an old image, while a full sync is under way, has the epochs of the connection before it.)
+	 * The three of a secondary may take as long as the primary's "commit-timeout" and are not taken for a loss. -- */
 
 	/* [ship] The next octets of the side stream into @buf, at most @cap (never less than 4096).  Returns how many, 0 if
 	 * there are no more of this epoch now, or a negative errno, which ends the connection.  @epoch: what came before its
 	 * cut (output_cut()), called with the guest running again.  0: the full sync is under way, give what there is; called
-	 * until it returns 0, in each round.  Runs beside callbacks of the epoch thread.  Must not wait for the guest. */
+	 * until it returns 0, in each round, so it must come to that.  Runs beside callbacks of the epoch thread.  Must not wait for the guest. */
 	int64_t (*side_read)(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_error *err);
 	/* [epoch] Octets that must have been read before the last pause of a full sync makes sense. */
 	uint64_t (*side_left)(void *user);
-	/* [receive] A full sync begins: what came in since the last side_commit() is void. */
+	/* [receive] A connection, and with it a full sync, begins: what came in since the last side_commit() is void.  Also called if the
+	 * primary's machine has no side stream, and so is side_commit(). */
 	int (*side_begin)(void *user, struct ft_error *err);
 	/* [receive] @len octets of @epoch, in the order in which side_read() gave them.  Pieces may be cut anywhere.
 	 * An error refuses the epoch and ends the connection; the sentence goes to the primary. */
@@ -452,6 +458,7 @@ enum ft_counter {
 	FT_COUNTER_RECONNECTS, FT_COUNTER_LOSSES,
 	FT_COUNTER_DUPLICATES,	   /* records that came twice */
 	FT_COUNTER_REFUSALS,	   /* records or peers refused */
+	FT_COUNTER_SIDE_BYTES,	   /* of the side stream: sent, or taken */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);
