@@ -390,7 +390,7 @@ static void send_progress(struct primary *p)
 }
 
 /* The side stream of a round is read and sent by ft-ship, as long as there is some.  *@moved: octets. */
-static int sync_side(struct primary *p, uint64_t *moved)
+static int sync_side(struct primary *p, uint64_t *moved, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
 	int r = 0;
@@ -414,7 +414,7 @@ static int sync_side(struct primary *p, uint64_t *moved)
 	*moved = p->side_moved;
 	r = p->side_due ? r : 0;
 	pthread_mutex_unlock(&s->lock);
-	return r;
+	return r ? ended(p, "the full sync", err) : 0;
 }
 
 /* Send all of the dirty set while the guest runs; a page that changes meanwhile is dirty again. */
@@ -491,7 +491,7 @@ static int sync_rounds(struct primary *p, struct ft_error *err)
 		atomic_store(&s->sync_round, round);
 		r = sync_round(p, err);
 		if (!r)
-			r = sync_side(p, &moved);
+			r = sync_side(p, &moved, err);
 		if (!r)
 			r = collect(p, s->ops.collect_dirty, err);
 		if (r)

@@ -278,7 +278,10 @@ Test(session, live_settings_change_and_others_do_not)
 		const char *choice = opt->choices ? strchr(opt->choices, '|') + 1 : NULL;
 		char value[32];
 
-		snprintf(value, sizeof(value), "%" PRIu64, opt->min + 300);
+		if (opt->type == FT_OPT_BOOL)
+			snprintf(value, sizeof(value), "%s", strcmp(opt->value, "on") ? "on" : "off");
+		else
+			snprintf(value, sizeof(value), "%" PRIu64, opt->min + 300);
 		cr_assert_eq(ft_session_get(s, opt->name, text, sizeof(text)), 0);
 		if (is_live) {
 			cr_assert_eq(ft_session_set(s, opt->name, choice ? choice : value, &err), 0, "%s: %s",
