@@ -199,7 +199,7 @@ def main(test):
     with m.Processes(keep='FT_KEEP' in os.environ) as procs:
         try:
             test(procs, os.path.abspath(sys.argv[1]))
-        except m.Failed as why:
+        except (m.Failed, OSError) as why:
             print('FAIL', why)
             print('logs:', procs.dir)
             procs.keep, status = True, 1
