@@ -79,6 +79,7 @@ def connect(port):
 class Client(threading.Thread):
     """talk() runs until .over or its own end; .done counts, .why says what went wrong."""
     port = PORT
+    STEP = 10  # that many more, and it has got on
 
     def __init__(self):
         super().__init__(daemon=True)
@@ -188,3 +189,109 @@ class Ticks:
         goal = self.last + n
         vm.until('tick %d' % goal, lambda: self.last >= goal or self.why)
         self.check()
+
+
+class Downloads(Client):
+    """Download after download over one connection, so that one is always under way; .done counts octets."""
+    STEP = 1 << 20
+
+    def talk(self):
+        size = 4 << 20
+        while not self.over:
+            self.sock.sendall(b'pour %d\n' % size)
+            at = 0
+            while at < size:
+                data = self.sock.recv(1 << 18)
+                if not data or data != pattern(at, len(data)):
+                    raise m.Failed('the connection ended' if not data else 'wrong octets')
+                at += len(data)
+                self.done += len(data)
+
+
+class Http(Client):
+    """GET after GET of a file whose content follows from its position, each on a connection of its own, as busybox httpd has it; .done counts
+    octets, also of a download under way."""
+    port, STEP = 80, 1 << 20
+
+    def talk(self):
+        while not self.over:
+            self.sock.sendall(b'GET /pattern HTTP/1.0\r\n\r\n')
+            with self.sock.makefile('rb') as f:
+                status, size = f.readline(), None
+                for line in iter(f.readline, b'\r\n'):
+                    if not line:
+                        raise m.Failed('the connection ended in the headers')
+                    if line.lower().startswith(b'content-length:'):
+                        size = int(line.split(b':')[1])
+                if b' 200 ' not in status or not size:
+                    raise m.Failed('%s, length %s' % (status, size))
+                at = 0
+                while data := f.read1(1 << 18):
+                    if data != pattern(at, len(data)):
+                        raise m.Failed('wrong octets')
+                    at += len(data)
+                    self.done += len(data)
+                if at != size:
+                    raise m.Failed('the connection ended at %d of %d' % (at, size))
+            self.sock.close()
+            self.sock = connect(self.port)
+
+
+class Redis(Client):
+    """INCR, SET of many keys, GET of one that was set before; each answer is compared with what was acknowledged on this one connection.  At the
+    end all keys are read."""
+    port = 6379
+    KEYS = 500
+
+    def call(self, *words):
+        words = [str(w).encode() for w in words]
+        self.sock.sendall(b'*%d\r\n' % len(words) + b''.join(b'$%d\r\n%s\r\n' % (len(w), w) for w in words))
+        head = self.file.readline().rstrip()
+        if head[:1] == b'$' and head != b'$-1':
+            return self.file.read(int(head[1:]) + 2)[:-2].decode()
+        if head[:1] in (b'+', b':'):
+            return head[1:].decode()
+        raise m.Failed('%s: %s' % (b' '.join(words), head))
+
+    def expect(self, expected, *words):
+        got = self.call(*words)
+        if got != expected:
+            raise m.Failed('%s: "%s", expected "%s"' % (' '.join(map(str, words)), got, expected))
+
+    def talk(self):
+        self.file, known = self.sock.makefile('rb'), {}
+        while not self.over:
+            self.expect(str(self.done + 1), 'INCR', 'counter')
+            key, value = 'key%d' % random.randrange(self.KEYS), '%d ' % self.done * random.randint(1, 100)
+            self.expect('OK', 'SET', key, value)
+            known[key] = value
+            key = random.choice(list(known))
+            self.expect(known[key], 'GET', key)
+            self.done += 1
+        self.expect(str(self.done), 'GET', 'counter')
+        for key, value in known.items():
+            self.expect(value, 'GET', key)
+
+
+class Disk(Client):
+    """Records to the disk writer (tools/guest/disk.c), each of which is on the disk when it is acknowledged.  At the end all are read back."""
+    port = 7779
+
+    def call(self, line):
+        self.sock.sendall(line.encode() + b'\n')
+        return self.file.readline().strip()
+
+    def expect(self, expected, line):
+        got = self.call(line)
+        if got != expected:
+            raise m.Failed('%s: "%s", expected "%s"' % (line, got, expected))
+
+    def talk(self):
+        self.file = self.sock.makefile('r')
+        while not self.over:
+            self.expect('done %d' % (self.done + 1), 'put %d' % (self.done + 1))
+            self.done += 1
+        self.expect('highest %d records %d whole' % (self.done, self.done), 'check')
+
+
+SERVICES = {'http': Http, 'redis': Redis}

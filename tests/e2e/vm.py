@@ -13,8 +13,8 @@ import machine as m
 SETTINGS = dict(mem=16, ws=8, rate=500, period=50, sweep=500)
 
 
-def qemu_args(**settings):
-    return ['qemu-system-x86_64', *m.guest_args(128 << 10, **dict(SETTINGS, **settings))]
+def qemu_args(memory_mib=128, **settings):
+    return ['qemu-system-x86_64', *m.guest_args(memory_mib << 10, **dict(SETTINGS, **settings))]
 
 
 class Vm:
@@ -192,16 +192,17 @@ def check_story(*consoles):
 
 
 def main(test):
-    """Runs test(procs, build); exit status 0 or 1."""
+    """Runs test(procs, build); exit status 0 or 1.  A failure keeps the logs."""
     import sys
     m.build_guest()
     status = 0
     with m.Processes(keep='FT_KEEP' in os.environ) as procs:
         try:
             test(procs, os.path.abspath(sys.argv[1]))
-        except m.Failed as why:
+        except (m.Failed, OSError) as why:
             print('FAIL', why)
-            status = 1
+            print('logs:', procs.dir)
+            procs.keep, status = True, 1
         for v in Vm.all:
             v.clean_up()
     print('PASS' if status == 0 else '')
