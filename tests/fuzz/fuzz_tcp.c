@@ -94,8 +94,8 @@ static int dial(const struct tp_listener *l, uint32_t host)
 
 static void preambles(const uint8_t *data, size_t size)
 {
-	static uint32_t
-		turn; /* closed connections keep their ports for a minute: each turn has an address of its own */
+	/* closed connections keep their ports for a minute: each turn has an address of its own */
+	static uint32_t turn;
 	uint32_t host = 0x7f010000 | (turn++ & 0x7fff) << 1 | 1;
 	struct tp_params p = { .lanes = 3 };
 	char at[32];

@@ -83,6 +83,7 @@ P=/tmp/primary.sock S=/tmp/secondary.sock
 start_secondary() {
 	local uri=$1
 	shift
+	rm -f /tmp/secondary.log $S # of the one before: it would be taken for the new one's
 	# shellcheck disable=SC2086 # options
 	ftsim secondary --listen "$uri" $guest $patience --state-max 1M --control $S -v "$@" >/tmp/secondary.log 2>&1 &
 	secondary=$!
@@ -94,6 +95,7 @@ start_secondary() {
 start_primary() {
 	local uri=$1
 	shift
+	rm -f /tmp/primary.log $P
 	# shellcheck disable=SC2086 # options
 	ftsim primary --secondary "$uri" $guest $patience --state-max 1M --staging-bytes 16M --interval 20 --pause-max 10000 \
 		--reconnect 200 --control $P -v "$@" >/tmp/primary.log 2>&1 &

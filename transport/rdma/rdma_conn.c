@@ -22,7 +22,7 @@
 #include "rdma_private.h"
 #include "thread.h"
 
-unsigned rdma_linger_ms = 1000, rdma_end_ms = 1000;
+unsigned rdma_linger_ms = 300, rdma_end_ms = 1000;
 
 /* -- memory -- */
 

@@ -251,7 +251,7 @@ int rdma_conn_stand(struct rdma *s, struct ft_error *err);
 void rdma_conn_destroy(struct rdma *s);
 /* rdma_conn_events - take what the connection manager has to say.  Lock held. */
 void rdma_conn_events(struct rdma *s);
-/* rdma_linger_ms - how long the last words may take; 1000.  rdma_end_ms - how long who closes waits for the kernel to give back queue pairs; 1000.
+/* rdma_linger_ms - how long the last words may take; 300.  rdma_end_ms - how long who closes waits for the kernel to give back queue pairs; 1000.
  * Tests set them. */
 extern unsigned rdma_linger_ms, rdma_end_ms;
 

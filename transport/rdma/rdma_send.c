@@ -18,7 +18,7 @@
 #include "rdma_private.h"
 
 #define CHAIN_MAX RDMA_POST_WRITES
-#define DEAF_NS (500 * NS_PER_MS) /* the last words are spared if the device has completed nothing for so long */
+#define DEAF_NS (100 * NS_PER_MS) /* the last words are spared if the device has completed nothing for so long */
 
 #define WR_LANE_SHIFT 56
 #define WR_NUMBER ((UINT64_C(1) << WR_LANE_SHIFT) - 1)
