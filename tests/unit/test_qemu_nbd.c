@@ -51,7 +51,9 @@ static void on_gone(void *user, const char *why)
 	atomic_fetch_add(&goodbyes, 1);
 }
 
-static const struct nbd_export export = { .name = "disk", .size = SIZE, .write = on_write, .zero = on_zero, .gone = on_gone };
+static const struct nbd_export export = {
+	.name = "disk", .size = SIZE, .write = on_write, .zero = on_zero, .gone = on_gone
+};
 
 static void setup(void)
 {
@@ -265,10 +267,11 @@ Test(nbd_raw, nonsense_ends_it, .timeout = 60)
 		uint64_t offset;
 		uint32_t len;
 	} bad[] = {
-		{ 0, 1, 0, 0 },		 { 0, 1, SIZE, 1 },	       { 0, 1, UINT64_MAX, 1 }, { 0, 1, SIZE - 1, 2 },
-		{ 0, 1, 0, 0xffffffff }, { 0, 1, 0, (32 << 20) + 1 },  { 4, 1, 0, 1 },		{ 0, 6, SIZE - 1, 2 },
-		{ 0, 4, 0, 0 },		 { 8, 6, 0, 1 },	       { 0, 3, 0, 1 },		{ 0, 5, 0, 0 },
-		{ 0, 7, 0, 1 },		 { 0, 99, 0, 0 },	       { 0, 0, 0, 512 },
+		{ 0, 1, 0, 0 },        { 0, 1, SIZE, 1 },       { 0, 1, UINT64_MAX, 1 },
+		{ 0, 1, SIZE - 1, 2 }, { 0, 1, 0, 0xffffffff }, { 0, 1, 0, (32 << 20) + 1 },
+		{ 4, 1, 0, 1 },        { 0, 6, SIZE - 1, 2 },   { 0, 4, 0, 0 },
+		{ 8, 6, 0, 1 },        { 0, 3, 0, 1 },          { 0, 5, 0, 0 },
+		{ 0, 7, 0, 1 },        { 0, 99, 0, 0 },         { 0, 0, 0, 512 },
 	};
 	struct raw r;
 
@@ -284,8 +287,8 @@ Test(nbd_raw, nonsense_ends_it, .timeout = 60)
 
 Test(nbd_raw, cut_off_anywhere_it_ends, .timeout = 60)
 {
-	uint8_t all[4 + 26 + 28 + 512] = { 0, 0, 0, 3, 'I', 'H', 'A', 'V', 'E', 'O', 'P', 'T', 0, 0, 0, 7, 0, 0, 0, 10,
-					   0, 0, 0, 4, 'd', 'i', 's', 'k', 0, 0 };
+	uint8_t all[4 + 26 + 28 + 512] = { 0, 0, 0, 3, 'I', 'H', 'A', 'V', 'E', 'O', 'P', 'T', 0,   0, 0,
+					   7, 0, 0, 0, 10,  0,   0,   0,   4,   'd', 'i', 's', 'k', 0, 0 };
 	struct raw r;
 
 	memcpy(all + 30, "\x25\x60\x95\x13\0\0\0\1", 8);

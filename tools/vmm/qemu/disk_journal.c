@@ -19,11 +19,11 @@
 #include <xxhash.h>
 
 #define HEAD_BYTES 4096u
-#define COPY_BYTES 512u /* of the head: a sector, which a disk writes whole or not */
+#define COPY_BYTES 512u                    /* of the head: a sector, which a disk writes whole or not */
 #define MAGIC UINT64_C(0x314c4e4a4b534454) /* "TDSKJNL1", least significant octet first */
 #define INCOMPLETE UINT64_C(1)
 #define READ_BYTES (UINT32_C(1) << 20)
-#define SLOW_MS 30000 /* how long what comes in may wait for the images */
+#define SLOW_MS 30000                   /* how long what comes in may wait for the images */
 #define RESET_BYTES (UINT64_C(1) << 40) /* a file that long begins anew even if that has to be waited for */
 
 /* Of the head's words; all are 64 bit. */
@@ -88,8 +88,11 @@ static uint64_t fit_of(const struct journal_config *c)
 
 static int write_head(struct journal *j, struct ft_error *err)
 {
-	uint64_t word[WORDS] = { [W_MAGIC] = MAGIC,	[W_SEQUENCE] = ++j->sequence, [W_FIT] = j->fit,
-				 [W_FLAGS] = j->flags, [W_APPLIED] = j->applied };
+	uint64_t word[WORDS] = { [W_MAGIC] = MAGIC,
+				 [W_SEQUENCE] = ++j->sequence,
+				 [W_FIT] = j->fit,
+				 [W_FLAGS] = j->flags,
+				 [W_APPLIED] = j->applied };
 	uint8_t octets[8 * WORDS];
 	int rc;
 
@@ -130,7 +133,8 @@ static bool read_head(struct journal *j)
 /* The images have all: the file begins anew.  Shortened first, so that nothing old is behind the new beginning. */
 static int restart_file(struct journal *j, struct ft_error *err)
 {
-	int rc = ftruncate(j->fd, HEAD_BYTES) ? fail_sys(err, -errno, "journal of the disks, %s", j->path) : make_stable(j, err);
+	int rc = ftruncate(j->fd, HEAD_BYTES) ? fail_sys(err, -errno, "journal of the disks, %s", j->path)
+					      : make_stable(j, err);
 
 	j->applied = j->committed = j->end = HEAD_BYTES;
 	return rc ? rc : write_head(j, err);
@@ -197,7 +201,8 @@ static int apply_to(struct journal *j, uint64_t from, uint64_t to, struct ft_err
 	if (!rc)
 		rc = j->config.flush(j->config.user, err);
 	if (rc)
-		return rc == -ENODATA ? fail(err, -EIO, "journal of the disks, %s: it has become shorter", j->path) : rc;
+		return rc == -ENODATA ? fail(err, -EIO, "journal of the disks, %s: it has become shorter", j->path)
+				      : rc;
 	pthread_mutex_lock(&j->lock);
 	j->applied = to;
 	rc = write_head(j, err);
@@ -249,7 +254,8 @@ static int wait_applied(struct journal *j, uint64_t more, unsigned ms, struct ft
 	if (j->failed.code)
 		rc = fail(err, j->failed.code, "%s", j->failed.msg);
 	else if (j->committed - j->applied > more)
-		rc = fail(err, -ETIMEDOUT, "the secondary's disk is too slow: %" PRIu64 " MiB of its journal wait for it",
+		rc = fail(err, -ETIMEDOUT,
+			  "the secondary's disk is too slow: %" PRIu64 " MiB of its journal wait for it",
 			  (j->committed - j->applied) >> 20);
 	else
 		rc = 0;
@@ -477,13 +483,16 @@ static int take_file(struct journal *j, uint64_t *replayed, struct ft_error *err
 	if (st.st_size == 0)
 		return 0;
 	if (!read_head(j))
-		return fail(err, -EEXIST, "%s is there, and is no journal of disks: give --disk-journal another name, or remove it",
+		return fail(err, -EEXIST,
+			    "%s is there, and is no journal of disks: give --disk-journal another name, or remove it",
 			    j->path);
 	j->committed = find_committed(j, (uint64_t)st.st_size);
 	if (j->fit != ours && j->committed > j->applied)
-		return fail(err, -EEXIST,
-			    "%s has %" PRIu64 " octets for disks of other sizes: start with those, or remove it and what they had is lost",
-			    j->path, j->committed - j->applied);
+		return fail(
+			err, -EEXIST,
+			"%s has %" PRIu64
+			" octets for disks of other sizes: start with those, or remove it and what they had is lost",
+			j->path, j->committed - j->applied);
 	*replayed = j->committed - j->applied;
 	rc = *replayed ? apply_to(j, j->applied, j->committed, err) : 0;
 	if (rc)

@@ -27,7 +27,8 @@ void disk_head(uint8_t head[DISK_HEAD], enum disk_kind kind, unsigned disk, uint
 	disk_put64(head + 8, offset);
 }
 
-void disk_stream_init(struct disk_stream *s, const struct disk_stream_ops *ops, void *user, const uint64_t *size, unsigned nr)
+void disk_stream_init(struct disk_stream *s, const struct disk_stream_ops *ops, void *user, const uint64_t *size,
+		      unsigned nr)
 {
 	*s = (struct disk_stream){ .ops = ops, .user = user, .size = size, .nr = nr };
 }
@@ -53,7 +54,8 @@ static int begin_record(struct disk_stream *s, struct ft_error *err)
 	case DISK_ZERO:
 		if (s->disk >= s->nr || length == 0 || length > DISK_RECORD_MAX || s->offset > s->size[s->disk] ||
 		    length > s->size[s->disk] - s->offset)
-			return fail(err, -EPROTO, "disks: %" PRIu32 " octets at %" PRIu64 " of disk %u, which cannot be", length,
+			return fail(err, -EPROTO,
+				    "disks: %" PRIu32 " octets at %" PRIu64 " of disk %u, which cannot be", length,
 				    s->offset, s->disk);
 		break;
 	case DISK_BASE:

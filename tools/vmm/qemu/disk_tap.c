@@ -15,8 +15,8 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define ENTRY_COST 96u		      /* what an entry takes beside its octets */
-#define RUN_MAX (UINT64_C(1) << 30)   /* octets looked at in one step of the copy: zeros go at once */
+#define ENTRY_COST 96u              /* what an entry takes beside its octets */
+#define RUN_MAX (UINT64_C(1) << 30) /* octets looked at in one step of the copy: zeros go at once */
 #define WAIT_SLICE_MS 100
 
 enum mode { OFF, SYNC, EPOCHS };
@@ -37,7 +37,7 @@ struct list {
 struct disk {
 	uint64_t size, nr_blocks, nr_dirty;
 	uint64_t *dirty, *synced; /* bitmaps */
-	uint64_t next;		  /* the copy goes on here */
+	uint64_t next;            /* the copy goes on here */
 };
 
 struct tap {
@@ -54,10 +54,10 @@ struct tap {
 	struct list queue, sent;
 	uint64_t held;
 	uint64_t last_cut, first_cut; /* of this session; 0: none */
-	size_t emitted;		      /* octets of queue.first with its head that were given out */
+	size_t emitted;               /* octets of queue.first with its head that were given out */
 	/* the copy */
 	uint8_t name[DISK_NAME];
-	bool has_base;	 /* an epoch of the copy was acknowledged */
+	bool has_base; /* an epoch of the copy was acknowledged */
 	bool base_is_due, changes_only;
 	bool is_copied; /* the full sync of this session was acknowledged with its first epoch */
 	size_t base_emitted;
@@ -258,13 +258,15 @@ static void put_write(struct tap *t, unsigned disk, uint64_t offset, const uint8
 	while (at < end) {
 		clean = is_queued(t, disk, at / TAP_BLOCK);
 		stop = (at / TAP_BLOCK + 1) * TAP_BLOCK;
-		while (stop < end && stop - at + TAP_BLOCK <= DISK_RECORD_MAX && is_queued(t, disk, stop / TAP_BLOCK) == clean)
+		while (stop < end && stop - at + TAP_BLOCK <= DISK_RECORD_MAX &&
+		       is_queued(t, disk, stop / TAP_BLOCK) == clean)
 			stop += TAP_BLOCK;
 		if (stop > end)
 			stop = end;
 		/* in a full sync no epoch needs the octets: what finds no room (or no memory) is copied later */
-		if (clean && t->mode == SYNC && (t->held >= t->config.hold_bytes ||
-						 !queue_part(t, disk, at, buf ? buf + (at - offset) : NULL, (uint32_t)(stop - at))))
+		if (clean && t->mode == SYNC &&
+		    (t->held >= t->config.hold_bytes ||
+		     !queue_part(t, disk, at, buf ? buf + (at - offset) : NULL, (uint32_t)(stop - at))))
 			set_range_dirty(&t->disk[disk], at, stop - at);
 		else if (clean && t->mode == EPOCHS &&
 			 !queue_part(t, disk, at, buf ? buf + (at - offset) : NULL, (uint32_t)(stop - at))) {

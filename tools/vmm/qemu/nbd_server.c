@@ -15,13 +15,13 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define MAGIC UINT64_C(0x4e42444d41474943)	   /* "NBDMAGIC" */
+#define MAGIC UINT64_C(0x4e42444d41474943)        /* "NBDMAGIC" */
 #define OPTION_MAGIC UINT64_C(0x49484156454f5054) /* "IHAVEOPT" */
 #define OPTION_REPLY_MAGIC UINT64_C(0x0003e889045565a9)
 #define REQUEST_MAGIC UINT32_C(0x25609513)
 #define REPLY_MAGIC UINT32_C(0x67446698)
-#define OPTION_MAX 8192u  /* octets of one option; a name may have 4096 */
-#define OPTIONS_MAX 64u	  /* that a client may try */
+#define OPTION_MAX 8192u /* octets of one option; a name may have 4096 */
+#define OPTIONS_MAX 64u  /* that a client may try */
 #define NAME_MAX_OCTETS 4096u
 
 enum { FLAG_FIXED_NEWSTYLE = 1, FLAG_NO_ZEROES = 2 };
@@ -138,8 +138,8 @@ static int reply_infos(struct client *c, uint32_t option)
 	struct {
 		uint16_t type;
 		uint32_t smallest, preferred, largest;
-	} __attribute__((packed)) sizes = { htobe16(INFO_BLOCK_SIZE), htobe32(1), htobe32(4096),
-					    htobe32(NBD_PAYLOAD_MAX) };
+	} __attribute__((packed))
+	sizes = { htobe16(INFO_BLOCK_SIZE), htobe32(1), htobe32(4096), htobe32(NBD_PAYLOAD_MAX) };
 	int rc = reply_option(c, option, REP_INFO, &of_export, sizeof(of_export));
 
 	if (!rc)
@@ -362,7 +362,9 @@ static void *run(void *user)
 		if (atomic_load(&s->ending))
 			shutdown(fd, SHUT_RDWR);
 		pthread_mutex_unlock(&s->lock);
-		shutdown(s->listener, SHUT_RDWR); /* nobody else, and not the same one again: what it wrote in between would be missing */
+		shutdown(
+			s->listener,
+			SHUT_RDWR); /* nobody else, and not the same one again: what it wrote in between would be missing */
 		if (!nbd_serve(fd, fd, &s->export, &why))
 			snprintf(why.msg, sizeof(why.msg), "QEMU has ended the disk's mirror");
 	} else {
