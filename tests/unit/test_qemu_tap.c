@@ -156,8 +156,8 @@ static void commit(uint64_t epoch)
 	for (unsigned i = 0; i < NR; i++) {
 		memcpy(standby[i], pending[i], size[i]);
 		for (uint64_t o = 0; o < size[i]; o++)
-			cr_assert(standby[i][o] == at_cut[i][o], "epoch %lu: octet %lu of disk %u is %u, not %u", (unsigned long)epoch,
-				  (unsigned long)o, i, standby[i][o], at_cut[i][o]);
+			cr_assert(standby[i][o] == at_cut[i][o], "epoch %lu: octet %lu of disk %u is %u, not %u",
+				  (unsigned long)epoch, (unsigned long)o, i, standby[i][o], at_cut[i][o]);
 	}
 	tap_acked(tap, epoch);
 }
@@ -428,24 +428,24 @@ Test(tap, random_programs)
 	after_read = sometimes_write;
 	rng.state = 1;
 	for (int session = 0; session < 80; session++) {
-			begin();
-			for (int i = 0; i < 3 || tap_left(tap); i++) {
-				receive(0);
-				if (i < 20)
-					random_write();
-			}
-			for (epoch = 1; epoch < 6; epoch++) {
-				cut(epoch);
-				for (unsigned i = any(4); i; i--)
-					random_write();
-				if (any(6) == 0)
-					break; /* lost before the ack */
-				commit(epoch);
-			}
-			tap_off(tap);
-			for (unsigned i = any(3); i; i--)
+		begin();
+		for (int i = 0; i < 3 || tap_left(tap); i++) {
+			receive(0);
+			if (i < 20)
 				random_write();
-			if (any(8) == 0)
-				tap_lost_base(tap);
 		}
+		for (epoch = 1; epoch < 6; epoch++) {
+			cut(epoch);
+			for (unsigned i = any(4); i; i--)
+				random_write();
+			if (any(6) == 0)
+				break; /* lost before the ack */
+			commit(epoch);
+		}
+		tap_off(tap);
+		for (unsigned i = any(3); i; i--)
+			random_write();
+		if (any(8) == 0)
+			tap_lost_base(tap);
+	}
 }

@@ -607,6 +607,15 @@ void journal_close(struct journal *j)
 	free(j);
 }
 
+bool journal_was_incomplete(const char *path)
+{
+	struct journal j = { .fd = open(path, O_RDONLY | O_CLOEXEC) };
+	bool incomplete = j.fd >= 0 && read_head(&j) && j.flags & INCOMPLETE;
+
+	fd_close(&j.fd);
+	return incomplete;
+}
+
 uint64_t journal_bytes(struct journal *j)
 {
 	uint64_t n;

@@ -52,6 +52,9 @@ int journal_finish(struct journal *j, struct ft_error *err);
 /* journal_close - stop at once, as a crash does; the file stays for the next start.  NULL is harmless. */
 void journal_close(struct journal *j);
 
+/* journal_was_incomplete - the file @path says that a first copy did not come to its end: the images are nothing. */
+bool journal_was_incomplete(const char *path);
+
 uint64_t journal_bytes(struct journal *j); /* that the images do not have yet */
 
 #endif
