@@ -26,7 +26,8 @@ static const struct record_type types[] = {
 	{ FTW_NOTIFY_WRITE, "notify-write", 32, 16 + 16 * FTW_RUNS_MAX, RECORD_EPOCH_MUST, "primary", "data" },
 	{ FTW_ZERO_PAGES, "zero-pages", 32, 16 + 16 * FTW_RUNS_MAX, RECORD_EPOCH_MUST, "primary", "data" },
 	{ FTW_DEVICE_STATE, "device-state", 17, 16 + FTW_STATE_PIECE_MAX, RECORD_EPOCH_MUST, "primary", "1" },
-	{ FTW_COMMIT, "commit", 72, 72, RECORD_EPOCH_MUST, "primary", "0" },
+	{ FTW_COMMIT, "commit", 80, 80, RECORD_EPOCH_MUST, "primary", "0" },
+	{ FTW_SIDE_DATA, "side-data", 9, 8 + FTW_SIDE_PIECE_MAX, RECORD_EPOCH_MUST, "primary", "1" },
 	{ FTW_ACK, "ack", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_APPLIED, "applied", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_HEARTBEAT, "heartbeat", 16, 16, RECORD_EPOCH_NONE, "both", "0" },
@@ -663,6 +664,40 @@ int consume_device_state(struct cursor *body, struct device_state *out, struct f
 	return 0;
 }
 
+/* -- side-data -- */
+
+uint8_t *side_data_octets(void *buf)
+{
+	return (uint8_t *)buf + HEAD + sizeof(struct ftw_side_data);
+}
+
+size_t create_side_data(void *buf, uint64_t epoch, uint32_t seq, uint64_t offset, uint32_t len)
+{
+	struct writer w = begin(buf, FTW_SIDE_DATA, epoch, seq);
+	const struct ftw_side_data b = { .offset = to_be64(offset) };
+
+	assert(len && len <= FTW_SIDE_PIECE_MAX && offset <= (uint64_t)INT64_MAX - len);
+	put(&w, &b, sizeof(b));
+	w.at += len; /* they are there */
+	return finish(&w);
+}
+
+int consume_side_data(struct cursor *body, struct side_data *out, struct ft_error *err)
+{
+	struct side_data d = { .offset = rd_u64(body) };
+
+	d.data_bytes = (uint32_t)(body->end - body->at);
+	if (body->failed || !d.data_bytes || d.data_bytes > FTW_SIDE_PIECE_MAX)
+		return bad(err, FTW_SIDE_DATA, "piece of %" PRIu32 " octets, it must be 1 to %u", d.data_bytes,
+			   FTW_SIDE_PIECE_MAX);
+	if (d.offset > (uint64_t)INT64_MAX - d.data_bytes)
+		return bad(err, FTW_SIDE_DATA, "%" PRIu32 " octets at %" PRIu64 " end behind 2^63", d.data_bytes,
+			   d.offset);
+	d.data = rd_bytes(body, d.data_bytes);
+	*out = d;
+	return 0;
+}
+
 /* -- commit -- */
 
 size_t create_commit(void *buf, uint64_t epoch, uint32_t seq, const struct commit *c)
@@ -671,6 +706,7 @@ size_t create_commit(void *buf, uint64_t epoch, uint32_t seq, const struct commi
 	struct ftw_commit b = { .nr_data_pages = to_be64(c->nr_data_pages),
 				.nr_zero_pages = to_be64(c->nr_zero_pages),
 				.state_bytes = to_be64(c->state_bytes),
+				.side_bytes = to_be64(c->side_bytes),
 				.digest = to_be64(c->digest),
 				.lanes = to_be32(c->lanes) };
 
@@ -691,6 +727,7 @@ int consume_commit(struct cursor *body, struct commit *out, struct ft_error *err
 	c = (struct commit){ .nr_data_pages = from_be64(w.nr_data_pages),
 			     .nr_zero_pages = from_be64(w.nr_zero_pages),
 			     .state_bytes = from_be64(w.state_bytes),
+			     .side_bytes = from_be64(w.side_bytes),
 			     .digest = from_be64(w.digest),
 			     .lanes = from_be32(w.lanes) };
 	if (!c.lanes || c.lanes > FTW_LANES_MAX)

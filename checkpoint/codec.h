@@ -82,8 +82,13 @@ struct device_state {
 	const uint8_t *data;
 	uint32_t data_bytes;
 };
+struct side_data {
+	uint64_t offset;
+	const uint8_t *data;
+	uint32_t data_bytes;
+};
 struct commit {
-	uint64_t nr_data_pages, nr_zero_pages, state_bytes, digest;
+	uint64_t nr_data_pages, nr_zero_pages, state_bytes, side_bytes, digest;
 	uint32_t lanes, seq[FTW_LANES_MAX];
 };
 struct reason {
@@ -115,6 +120,10 @@ size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const
 int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out, struct ft_error *err);
 size_t create_device_state(void *buf, uint64_t epoch, uint32_t seq, uint64_t total, uint64_t offset, const void *data, uint32_t len);
 int consume_device_state(struct cursor *body, struct device_state *out, struct ft_error *err);
+/* side_data_octets - where create_side_data() finds its octets: room for FTW_SIDE_PIECE_MAX of them, to be filled before the call. */
+uint8_t *side_data_octets(void *buf);
+size_t create_side_data(void *buf, uint64_t epoch, uint32_t seq, uint64_t offset, uint32_t len);
+int consume_side_data(struct cursor *body, struct side_data *out, struct ft_error *err);
 size_t create_commit(void *buf, uint64_t epoch, uint32_t seq, const struct commit *c);
 int consume_commit(struct cursor *body, struct commit *out, struct ft_error *err);
 /* @type: FTW_ACK or FTW_APPLIED; no body. */

@@ -4,6 +4,7 @@
  *   data page p    XXH3_64bits(4096 octets, seed = p)
  *   zero page p    XXH3_64bits(the page number, 8 octets in network order, seed = 0)
  *   device state   XXH3_64bits(its octets, seed = its length), also for 0 octets
+ *   side-data      XXH3_64bits(its octets, seed = its offset)
  * Not a defence against a malicious peer: it finds what was lost, misplaced or damaged on the way. */
 #ifndef FT_DIGEST_H
 #define FT_DIGEST_H
@@ -14,6 +15,7 @@
 uint64_t digest_page(const void *page, uint64_t number);
 uint64_t digest_zero(uint64_t number);
 uint64_t digest_state(const void *buf, size_t len);
+uint64_t digest_side(const void *buf, size_t len, uint64_t offset);
 
 /* page_is_zero - all 4096 octets are 0.  Looks at the ends and the middle first: a used page costs some ns. */
 int page_is_zero(const void *page);

@@ -18,6 +18,7 @@
 #define FTW_RUNS_MAX 2048u
 #define FTW_REASON_MAX 400u   /* octets of a reason, no terminator on the wire */
 #define FTW_STATE_PIECE_MAX 65408u /* octets of device state in one record */
+#define FTW_SIDE_PIECE_MAX 65504u  /* octets of the side stream in one record: what it has room for */
 #define FTW_LANES_MAX 8u      /* data lanes */
 #define FTW_WINDOW_IMAGE 0u   /* transport window of the receive image (mirror placement) */
 #define FTW_PAGE_BYTES 4096u  /* the only page size of version 1 */
@@ -38,6 +39,7 @@ enum ftw_type {
 	FTW_ZERO_PAGES = 0x11,	  /* p -> s, data lane */
 	FTW_DEVICE_STATE = 0x12,  /* p -> s, data lane 1 */
 	FTW_COMMIT = 0x13,	  /* p -> s, lane 0 */
+	FTW_SIDE_DATA = 0x14,	  /* p -> s, data lane 1 */
 	FTW_ACK = 0x20,		  /* s -> p, lane 0: the whole epoch is held */
 	FTW_APPLIED = 0x21,	  /* s -> p, lane 0: the receive image is free for the next epoch */
 	FTW_HEARTBEAT = 0x30,	  /* both, lane 0 */
@@ -56,6 +58,9 @@ struct ftw_record {
 	ft_be32 reserved;  /* 0 */
 };
 static_assert(sizeof(struct ftw_record) == 24, "wire layout");
+
+/* Capabilities. */
+#define FTW_CAP_SIDE_STREAM UINT64_C(1) /* needed: the primary's machine has a side stream */
 
 enum ftw_placement { FTW_PLACEMENT_MIRROR = 1, FTW_PLACEMENT_SLAB = 2 };
 enum ftw_mode { FTW_MODE_CHECKPOINT = 1, FTW_MODE_COLO = 2 };
@@ -119,14 +124,20 @@ struct ftw_device_state {
 static_assert(sizeof(struct ftw_device_state) == 16, "wire layout");
 static_assert(sizeof(struct ftw_record) + sizeof(struct ftw_device_state) + FTW_STATE_PIECE_MAX <= FTW_RECORD_MAX, "limit");
 
+struct ftw_side_data {
+	ft_be64 offset; /* in the side stream of the epoch; octets follow */
+};
+static_assert(sizeof(struct ftw_side_data) == 8, "wire layout");
+static_assert(sizeof(struct ftw_record) + sizeof(struct ftw_side_data) + FTW_SIDE_PIECE_MAX == FTW_RECORD_MAX, "limit");
+
 struct ftw_commit {
 	ft_be64 nr_data_pages, nr_zero_pages; /* told in this epoch, each time a page was told counted */
-	ft_be64 state_bytes;
+	ft_be64 state_bytes, side_bytes;
 	ft_be64 digest;	     /* sum of the digests of the epoch's records and of the device state */
 	ft_be32 lanes, reserved;
 	ft_be32 seq[FTW_LANES_MAX]; /* the last seq of data lane i + 1 that belongs to it; unused: 0 */
 };
-static_assert(sizeof(struct ftw_commit) == 72, "wire layout");
+static_assert(sizeof(struct ftw_commit) == 80, "wire layout");
 
 struct ftw_reason { /* refuse, bye, error */
 	ft_be32 code; /* enum ftw_code */

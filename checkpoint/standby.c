@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* standby.c - see standby.h.
  * One epoch is in here at a time: it is received (records told, pages in the image, states[other]), then its commit
- * is pending until every lane has come as far as the commit says, then it is committed, then applied.
+ * is pending until every lane has come as far as the commit says, then it is whole, then committed, then applied.
  *
- *   receiving 0 --first record--> receiving n --commit, lanes complete, verified--> committed n --end_apply--> applied n
- *        ^------ connect (partial epoch dropped) ------|                              (kept over connect)
+ *   receiving 0 --first record--> receiving n --commit, lanes complete, verified--> whole --commit--> committed n --end_apply--> applied n
+ *        ^------ connect (partial or whole epoch dropped) --|-----------------------|                   (kept over connect)
  *
  * After a record that was refused nothing more is taken until standby_connect(): what is left of the epoch could not
  * verify.  The memory is all made by standby_create(): no number of the peer allocates anything. */
@@ -50,7 +50,9 @@ struct standby {
 	uint64_t digest;           /* sum of the records' */
 	struct device device[2];
 	unsigned device_applied; /* index of the applied epoch's state; the other one is filled */
-	bool commit_pending;
+	struct side_data side;   /* of the last record, see standby_side() */
+	uint64_t side_bytes;     /* of the side stream that came; its octets are not kept */
+	bool commit_pending, whole;
 	struct commit commit;
 	bool applying;
 
@@ -91,6 +93,7 @@ static void standby_check(const struct standby *s)
 	/* S4: nothing is received before the last epoch is applied, and then only the next one */
 	assert(!s->receiving || (!pending(s) && s->receiving == s->committed + 1));
 	assert(!s->commit_pending || s->receiving || s->broken);
+	assert(!s->whole || s->commit_pending);
 }
 
 /* -- life -- */
@@ -174,8 +177,8 @@ static void drop_partial(struct standby *s)
 	struct device *d = device_incoming(s);
 
 	received_reset(s->received);
-	s->receiving = s->nr_data = s->nr_zero = s->digest = 0;
-	s->commit_pending = false;
+	s->receiving = s->nr_data = s->nr_zero = s->side_bytes = s->digest = 0;
+	s->commit_pending = s->whole = false;
 	d->len_bytes = d->total_bytes = 0;
 }
 
@@ -304,6 +307,22 @@ static int take_state(struct standby *s, const struct record_head *head, struct 
 	return 0;
 }
 
+static int take_side(struct standby *s, const struct record_head *head, struct cursor *body, struct ft_error *err)
+{
+	struct side_data piece;
+	int rc = consume_side_data(body, &piece, err);
+
+	if (rc)
+		return rc;
+	if (piece.offset != s->side_bytes)
+		return refuse(err, -EPROTO, head, "piece at offset %" PRIu64 ", %" PRIu64 " was expected", piece.offset,
+			      s->side_bytes);
+	s->side = piece;
+	s->side_bytes += piece.data_bytes;
+	s->digest += digest_side(piece.data, piece.data_bytes, piece.offset);
+	return 0;
+}
+
 static int take_commit(struct standby *s, const struct record_head *head, struct cursor *body, struct ft_error *err)
 {
 	struct commit c;
@@ -341,6 +360,9 @@ static int verify(const struct standby *s, struct ft_error *err)
 	if (in->len_bytes != s->commit.state_bytes || in->len_bytes != in->total_bytes)
 		return refuse(err, -EPROTO, &head, "%" PRIu64 " octets of device state came, %" PRIu64 " announced",
 			      in->len_bytes, s->commit.state_bytes);
+	if (s->side_bytes != s->commit.side_bytes)
+		return refuse(err, -EPROTO, &head, "%" PRIu64 " octets of the side stream came, %" PRIu64 " announced",
+			      s->side_bytes, s->commit.side_bytes);
 	digest += digest_state(in->memory, in->len_bytes);
 	if (digest != s->commit.digest)
 		return refuse(err, -EBADMSG, &head, "digest is %016" PRIx64 ", %016" PRIx64 " was announced", digest,
@@ -361,11 +383,18 @@ static int settle_commit(struct standby *s, enum standby_event *event, struct ft
 	rc = verify(s, err);
 	if (rc)
 		return rc;
+	s->whole = true;
+	*event |= STANDBY_WHOLE;
+	return 0;
+}
+
+void standby_commit(struct standby *s)
+{
+	assert(s->whole && !s->broken);
 	s->committed = s->receiving;
 	s->receiving = 0;
-	s->commit_pending = false;
-	*event = STANDBY_COMMITTED;
-	return 0;
+	s->commit_pending = s->whole = false;
+	standby_check(s);
 }
 
 /* -- one message -- */
@@ -376,15 +405,17 @@ static const struct kind {
 	uint32_t type;
 	uint32_t lane_min, lane_max;
 	take_record *take;
+	enum standby_event event;
 } kinds[] = {
-	{ FTW_NOTIFY_WRITE, 1, FTW_LANES_MAX, take_runs },
-	{ FTW_ZERO_PAGES, 1, FTW_LANES_MAX, take_runs },
-	{ FTW_DEVICE_STATE, 1, 1, take_state },
-	{ FTW_COMMIT, 0, 0, take_commit },
+	{ FTW_NOTIFY_WRITE, 1, FTW_LANES_MAX, take_runs, STANDBY_NOTHING },
+	{ FTW_ZERO_PAGES, 1, FTW_LANES_MAX, take_runs, STANDBY_NOTHING },
+	{ FTW_DEVICE_STATE, 1, 1, take_state, STANDBY_NOTHING },
+	{ FTW_SIDE_DATA, 1, 1, take_side, STANDBY_SIDE },
+	{ FTW_COMMIT, 0, 0, take_commit, STANDBY_NOTHING },
 };
 
 /* One that we do not know and need not: it has a number on its lane, which the commit counts, and no effect. */
-static const struct kind skipped = { 0, 1, FTW_LANES_MAX, NULL };
+static const struct kind skipped = { 0, 1, FTW_LANES_MAX, NULL, STANDBY_NOTHING };
 
 static const struct kind *kind_of(uint32_t type)
 {
@@ -455,6 +486,7 @@ static int take(struct standby *s, const struct kind *kind, uint32_t lane, const
 	if (rc)
 		return rc;
 	s->seq[lane] = head->seq;
+	*event |= kind->event;
 	return settle_commit(s, event, err);
 }
 
@@ -467,6 +499,7 @@ int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t le
 	char name[24];
 	int rc;
 
+	assert(!s->whole);
 	*event = STANDBY_NOTHING;
 	if (s->broken)
 		return err_set(err, -EPROTO, "a record of this connection was refused before");
@@ -570,6 +603,11 @@ void standby_end_apply(struct standby *s)
 }
 
 /* -- to look at -- */
+
+struct side_data standby_side(const struct standby *s)
+{
+	return s->side;
+}
 
 void *standby_image(struct standby *s, uint64_t *len)
 {

@@ -3,7 +3,8 @@
  * and then applied to the standby image.  Knows no sockets and no threads: engine/secondary.c moves the octets.
  *
  * Must hold (standby_check() restates it):
- *  S1  The standby image is changed only by standby_apply_run(), and only with pages of an epoch whose commit verified.
+ *  S1  The standby image is changed only by standby_apply_run(), and only with pages of an epoch whose commit verified, and that was
+ *      committed: between the two the caller may still say no.
  *  S2  Between commit and the end of apply, receive image, sets and device state of that epoch are kept, so that the
  *      apply can be finished or repeated; the repetition is harmless.
  *  S3  The device state handed to failover belongs to the same epoch as the image.
@@ -46,17 +47,26 @@ uint64_t standby_memory_bytes(struct standby *s);     /* in use for receiving: p
  * A committed epoch that is not applied yet stays, and must be applied before the peer may write into the image. @lanes as in options. */
 void standby_connect(struct standby *s, uint32_t lanes);
 
-enum standby_event { STANDBY_NOTHING = 0, STANDBY_COMMITTED = 1 /* epoch complete and verified: ack it, then apply */ };
+enum standby_event { /* bits: a record may be both, and then is the one before the other */
+	STANDBY_NOTHING = 0,
+	STANDBY_SIDE = 1,  /* octets of the side stream, in standby_side() */
+	STANDBY_WHOLE = 2, /* the epoch is complete and verified: standby_commit(), ack, apply; or standby_connect(), which drops it */
+};
 
-/* standby_consume - one message of @lane: notify-write, zero-pages, device-state or commit; also a record of a data lane that is unknown
+/* standby_consume - one message of @lane: notify-write, zero-pages, device-state, side-data or commit; also a record of a data lane that is unknown
  * and optional, which only counts there (others: -EINVAL, and nothing happens).
  * Sequence numbers are checked per lane: a repeated record is dropped and counted, a gap is -EPROTO; the numbers wrap.  Lane 0 carries other
  * records too, so gaps there are the caller's to find.
- * A commit may come before its lanes are complete: it is kept, and *@event is STANDBY_COMMITTED for the record that completes them.
+ * A commit may come before its lanes are complete: it is kept, and *@event is STANDBY_WHOLE for the record that completes them.
  * Its digest is the sum of those of the epoch's records, plus digest_state() also of a state of 0 octets.
  * -EPROTO, -EBADMSG (digest), -E2BIG (state), -ESTALE (epoch): the standby image is untouched; the connection must be ended with @err's
  * sentence, and until standby_connect() every further record is -EPROTO. */
 int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t len, enum standby_event *event, struct ft_error *err);
+
+/* standby_side - the octets of the record that was STANDBY_SIDE.  They are not kept: valid as long as the message. */
+struct side_data standby_side(const struct standby *s);
+/* standby_commit - after STANDBY_WHOLE, before the next record: from here on the epoch is the one that a failover finds. */
+void standby_commit(struct standby *s);
 
 /* -- apply: begin, run (long, no lock), end -- */
 bool standby_apply_pending(const struct standby *s);

@@ -374,6 +374,34 @@ static void send_progress(struct primary *p)
 	session_tell(s, FT_EVENT_SYNC, p->next_epoch);
 }
 
+/* The side stream of a round is read and sent by ft-ship, as long as there is some.  *@moved: octets. */
+static int sync_side(struct primary *p, uint64_t *moved)
+{
+	struct ft_session *s = p->s;
+	int r = 0;
+
+	*moved = 0;
+	if (!s->ops.side_read)
+		return 0;
+	pthread_mutex_lock(&s->lock);
+	p->side_due = true;
+	pthread_mutex_unlock(&s->lock);
+	queue_put(&p->to_ship, &p->side_work.node);
+	pthread_mutex_lock(&s->lock);
+	while (p->side_due && (!r || r == -ETIMEDOUT)) {
+		r = primary_wait_locked(p, deadline_in_ms(PROGRESS_MS));
+		if (r == -ETIMEDOUT) {
+			pthread_mutex_unlock(&s->lock);
+			send_progress(p);
+			pthread_mutex_lock(&s->lock);
+		}
+	}
+	*moved = p->side_moved;
+	r = p->side_due ? r : 0;
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
 /* Send all of the dirty set while the guest runs; a page that changes meanwhile is dirty again. */
 static int sync_round(struct primary *p)
 {
@@ -421,11 +449,21 @@ static int sync_begin(struct primary *p, struct ft_error *err)
 	return 0;
 }
 
-/* Rounds until what is left fits into a pause of about "sync-pause", or two rounds in a row brought it down by less than a tenth. */
+/* What a last pause now would leave to be sent, in pages: those that are dirty, and the side stream in pieces of that size. */
+static uint64_t sync_left(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	uint64_t side = s->ops.side_left ? s->ops.side_left(s->user) : 0;
+
+	return bitmap_count(p->dirty) + side / FT_PAGE_SIZE + (side % FT_PAGE_SIZE != 0);
+}
+
+/* Rounds until what is left fits into a pause of about "sync-pause", or two rounds in a row brought it down by less than a tenth and moved
+ * nothing of the side stream. */
 static int sync_rounds(struct primary *p, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	uint64_t left = bitmap_count(p->dirty), before = UINT64_MAX;
+	uint64_t left = sync_left(p), before = UINT64_MAX, moved;
 	unsigned no_gain = 0;
 	struct ft_config cfg;
 
@@ -438,13 +476,15 @@ static int sync_rounds(struct primary *p, struct ft_error *err)
 		atomic_store(&s->sync_round, round);
 		r = sync_round(p);
 		if (!r)
+			r = sync_side(p, &moved);
+		if (!r)
 			r = collect(p, s->ops.collect_dirty, err);
 		if (r)
 			return r;
 		before = left;
-		left = bitmap_count(p->dirty);
-		atomic_fetch_add(&s->sync_total, left);
-		no_gain = left >= before - before / 10 ? no_gain + 1 : 0;
+		left = sync_left(p);
+		atomic_store(&s->sync_total, atomic_load(&s->sync_done) + left);
+		no_gain = left >= before - before / 10 && !moved ? no_gain + 1 : 0;
 		if (left <= (uint64_t)cfg.sync_pause_ms * SYNC_PAGES_PER_MS || no_gain >= 2 ||
 		    round >= cfg.sync_rounds_max)
 			return 0;

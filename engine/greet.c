@@ -78,9 +78,28 @@ static int check_version(struct greeting *g, struct ft_error *err)
 	if (h->version_max < FTW_VERSION_MIN || h->version_min > FTW_VERSION_MAX)
 		return refuse(g, FTW_CODE_VERSION, err, "hello: version %u to %u, we speak %u to %u", h->version_min,
 			      h->version_max, FTW_VERSION_MIN, FTW_VERSION_MAX);
-	if (h->capabilities_needed)
+	return 0;
+}
+
+static int check_capabilities(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	uint64_t needed = g->hello.capabilities_needed, unknown = needed & ~FTW_CAP_SIDE_STREAM;
+
+	if (unknown)
 		return refuse(g, FTW_CODE_CAPABILITY, err, "hello: needs capabilities 0x%llx, which we do not have",
-			      (unsigned long long)h->capabilities_needed);
+			      (unsigned long long)unknown);
+	if (needed & FTW_CAP_SIDE_STREAM && !c->s->ops.side_commit)
+		return refuse(
+			g, FTW_CODE_CAPABILITY, err,
+			"hello: the primary's machine has a side stream (its disks are replicated), and the one here "
+			"takes none");
+	return 0;
+}
+
+static int check_placement(struct greeting *g, struct ft_error *err)
+{
+	const struct hello *h = &g->hello;
+
 	if (h->placement != FTW_PLACEMENT_MIRROR || h->mode != FTW_MODE_CHECKPOINT || h->page_bytes != FT_PAGE_SIZE)
 		return refuse(g, FTW_CODE_LAYOUT, err,
 			      "hello: placement %u, mode %u, page size %u; we have placement 1, mode 1, page size %u",
@@ -197,6 +216,10 @@ static int examine(struct secondary *c, struct greeting *g, struct ft_error *err
 	if (!r)
 		r = check_version(g, err);
 	if (!r)
+		r = check_capabilities(c, g, err);
+	if (!r)
+		r = check_placement(g, err);
+	if (!r)
 		r = check_role(c, g, err);
 	if (!r)
 		r = check_limits(c, g, err);
@@ -252,6 +275,7 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	session_config(s, &cfg);
 	c->heartbeat_ms = ack.heartbeat_ms = larger(cfg.heartbeat_ms, g->hello.heartbeat_ms);
 	c->heartbeat_misses = ack.heartbeat_misses = larger(cfg.heartbeat_misses, g->hello.heartbeat_misses);
+	ack.capabilities = c->capabilities = g->hello.capabilities_needed;
 	memcpy(c->session_id, g->hello.session, sizeof(c->session_id));
 	pthread_mutex_lock(&s->lock);
 	ack.generation = s->generation;

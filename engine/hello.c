@@ -12,6 +12,11 @@
 #include "err.h"
 #include "faultpoint.h"
 
+static uint64_t capabilities(const struct primary *p)
+{
+	return p->s->ops.side_read ? FTW_CAP_SIDE_STREAM : 0;
+}
+
 static int send_hello(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline,
 		      struct ft_error *err)
 {
@@ -21,6 +26,7 @@ static int send_hello(struct primary *p, struct link *l, const struct ft_config 
 		.version_max = FTW_VERSION_MAX,
 		.placement = FTW_PLACEMENT_MIRROR,
 		.mode = FTW_MODE_CHECKPOINT,
+		.capabilities_needed = capabilities(p),
 		.generation = s->generation,
 		.epoch_committed = atomic_load(&s->epoch_acked),
 		.nr_pages = p->regions->nr_pages,
@@ -92,10 +98,11 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	if (r)
 		return r;
 	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != FTW_PLACEMENT_MIRROR ||
-	    ack.capabilities != 0 || ack.epoch_credits != 1)
+	    ack.capabilities != capabilities(p) || ack.epoch_credits != 1)
 		return err_set(err, -EPROTO,
-			       "hello-ack chose what was not offered (version %u, placement %u, credits %u)",
-			       ack.version, ack.placement, ack.epoch_credits);
+			       "hello-ack chose what was not offered (version %u, placement %u, credits %u, "
+			       "capabilities 0x%llx)",
+			       ack.version, ack.placement, ack.epoch_credits, (unsigned long long)ack.capabilities);
 	if (ack.heartbeat_ms < cfg->heartbeat_ms || ack.heartbeat_misses < cfg->heartbeat_misses)
 		return err_set(err, -EPROTO,
 			       "hello-ack: %u heartbeats of %u ms are less than the %u of %u ms that were asked for",

@@ -143,6 +143,11 @@ int link_end(struct link *l, uint32_t lane, size_t len, uint64_t deadline, struc
 	return r;
 }
 
+void link_drop(struct link *l, uint32_t lane)
+{
+	pthread_mutex_unlock(&l->lane[lane].lock);
+}
+
 uint32_t link_sent(struct link *l, uint32_t lane)
 {
 	struct link_lane *n = &l->lane[lane];

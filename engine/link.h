@@ -49,6 +49,7 @@ void link_status(struct link *l, struct ft_status *out);
 /* link_begin - lock the lane; returns its buffer, *@seq is the number that the record must carry.  Then create_X(), then link_end(). */
 void *link_begin(struct link *l, uint32_t lane, uint32_t *seq);
 int link_end(struct link *l, uint32_t lane, size_t len, uint64_t deadline, struct ft_error *err);
+void link_drop(struct link *l, uint32_t lane); /* instead of link_end(): there is nothing to send after all */
 uint32_t link_sent(struct link *l, uint32_t lane);
 
 int link_write(struct link *l, uint32_t lane, uint32_t window, uint64_t offset, const struct iovec *iov, unsigned nr_iov,

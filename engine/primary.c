@@ -26,6 +26,7 @@ int primary_create(struct ft_session *s, struct ft_error *err)
 	p->regions_wanted = 1;
 	queue_init(&p->free_slabs);
 	queue_init(&p->to_ship);
+	p->side_work.kind = WORK_SIDE;
 	s->generation = 1;
 	if (FT_FAULT("primary/random") || getrandom(p->session_id, sizeof(p->session_id), 0) != sizeof(p->session_id))
 		return err_set(err, -EIO, "the kernel gave no random number for the session");

@@ -22,7 +22,7 @@
 
 struct work {
 	struct cds_wfcq_node node; /* first: a queue item is the work */
-	enum work_kind { WORK_SLAB, WORK_COMMIT } kind;
+	enum work_kind { WORK_SLAB, WORK_SIDE, WORK_COMMIT } kind; /* side: the side stream of a round of the full sync */
 	struct slab *slab;	   /* WORK_SLAB */
 	struct epoch_job *job;	   /* WORK_COMMIT */
 };
@@ -54,6 +54,7 @@ struct primary {
 	struct stage_queue free_slabs; /* ft-ship and ft-epoch put, ft-epoch gets */
 	struct stage_queue to_ship;    /* ft-epoch puts, ft-ship gets (ft-epoch once ft-ship has ended) */
 	struct epoch_job job[EPOCH_JOBS];
+	struct work side_work;
 
 	/* epoch thread only */
 	const struct region_table *regions; /* of this connection */
@@ -84,6 +85,8 @@ struct primary {
 	bool lost;		    /* the connection is over */
 	struct ft_error loss_error; /* its first cause */
 	uint64_t acked, applied, sent; /* epochs of this connection */
+	bool side_due;	    /* ft-ship has the side stream of this round still to read */
+	uint64_t side_moved; /* octets of it, of the last round */
 	uint64_t acked_ns, acked_pages; /* of the last ack: when, and how much there is to apply */
 	uint64_t regions_wanted, regions_used; /* counters of the table's changes; used 0: none in use */
 	_Atomic uint64_t output_ns; /* when the running epoch's first output was held; 0: there is none */

@@ -130,7 +130,7 @@ static void reset_connection(struct primary *p)
 
 	pthread_mutex_lock(&s->lock);
 	p->acked = p->applied = p->sent = 0;
-	p->cut_now = false;
+	p->cut_now = p->side_due = false;
 	for (unsigned i = 0; i < EPOCH_JOBS; i++)
 		p->job[i].busy = false;
 	pthread_mutex_unlock(&s->lock);

@@ -12,17 +12,57 @@
 struct reception {
 	uint64_t heard_ns, beat_ns, echo_ns;
 	uint64_t epoch_ns; /* first record of the epoch under way, 0 none */
+	uint32_t code;     /* why the connection ends, if it is not for what came */
 };
 
-static int committed(struct secondary *c, struct reception *rx, struct ft_error *err)
+/* -- the side stream: the VMM takes it, or ends the connection -- */
+
+static int side_result(struct reception *rx, int r, struct ft_error *err)
+{
+	if (r) {
+		rx->code = FTW_CODE_UNUSABLE;
+		err_prefix(err, "side stream");
+	}
+	return r;
+}
+
+static int side_begin(struct secondary *c, struct reception *rx, struct ft_error *err)
 {
 	struct ft_session *s = c->s;
-	uint64_t epoch;
+
+	return s->ops.side_begin ? side_result(rx, s->ops.side_begin(s->user, err), err) : 0;
+}
+
+static int side_write(struct secondary *c, struct reception *rx, uint64_t epoch, const struct side_data *d,
+		      struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+
+	stats_count(&s->stats, FT_COUNTER_SIDE_BYTES, d->data_bytes);
+	return side_result(rx, s->ops.side_write(s->user, epoch, d->data, d->data_bytes, err), err);
+}
+
+static int side_commit(struct secondary *c, struct reception *rx, uint64_t epoch, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+
+	return s->ops.side_commit ? side_result(rx, s->ops.side_commit(s->user, epoch, err), err) : 0;
+}
+
+/* -- records -- */
+
+/* All of @epoch is here and checked out. */
+static int commit(struct secondary *c, struct reception *rx, uint64_t epoch, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
 	int r;
 
 	tp_window_close(c->link->conn, FTW_WINDOW_IMAGE);
+	r = side_commit(c, rx, epoch, err);
+	if (r)
+		return r;
 	pthread_mutex_lock(&c->standby_lock);
-	epoch = standby_epoch_committed(c->standby);
+	standby_commit(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
 	pthread_mutex_lock(&s->lock);
 	c->complete = true;
@@ -44,20 +84,26 @@ static int committed(struct secondary *c, struct reception *rx, struct ft_error 
 	return link_hear_first(c->link, r) ? 0 : r;
 }
 
-static int on_page_record(struct secondary *c, struct reception *rx, uint32_t lane, const void *msg, size_t len,
-			  struct ft_error *err)
+static int on_epoch_record(struct secondary *c, struct reception *rx, uint32_t lane, const void *msg, size_t len,
+			   struct ft_error *err)
 {
 	enum standby_event event = STANDBY_NOTHING;
+	struct side_data side;
+	uint64_t epoch;
 	int r;
 
 	if (!rx->epoch_ns)
 		rx->epoch_ns = now_ns();
 	pthread_mutex_lock(&c->standby_lock);
 	r = standby_consume(c->standby, lane, msg, len, &event, err);
+	side = standby_side(c->standby);
+	epoch = standby_epoch_receiving(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
-	if (r)
-		return r;
-	return event == STANDBY_COMMITTED ? committed(c, rx, err) : 0;
+	if (!r && event & STANDBY_SIDE)
+		r = side_write(c, rx, epoch, &side, err);
+	if (!r && event & STANDBY_WHOLE)
+		r = commit(c, rx, epoch, err);
+	return r;
 }
 
 static int on_sync_progress(struct secondary *c, const struct record_head *head, struct cursor *body,
@@ -99,6 +145,7 @@ static bool belongs_on_data_lane(uint32_t type)
 	case FTW_NOTIFY_WRITE:
 	case FTW_ZERO_PAGES:
 	case FTW_DEVICE_STATE:
+	case FTW_SIDE_DATA:
 	case FTW_COMMIT:
 		return true;
 	default:
@@ -116,11 +163,15 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 	if (lane && !belongs_on_data_lane(head->type))
 		return err_set(err, -EPROTO, "%s on data lane %u", record_name(head->type, name), lane);
 	switch (head->type) {
+	case FTW_SIDE_DATA:
+		if (!(c->capabilities & FTW_CAP_SIDE_STREAM))
+			return err_set(err, -EPROTO, "side-data, and hello named no side stream");
+		return on_epoch_record(c, rx, lane, msg, len, err);
 	case FTW_NOTIFY_WRITE:
 	case FTW_ZERO_PAGES:
 	case FTW_DEVICE_STATE:
 	case FTW_COMMIT:
-		return on_page_record(c, rx, lane, msg, len, err);
+		return on_epoch_record(c, rx, lane, msg, len, err);
 	case FTW_HEARTBEAT:
 		r = consume_heartbeat(body, &beat, err);
 		rx->echo_ns = beat.time_ns;
@@ -132,7 +183,7 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 		return on_goodbye(c, head, body, err);
 	default:
 		if ((head->type & FTW_OPTIONAL) && !record_type_find(head->type))
-			return lane ? on_page_record(c, rx, lane, msg, len, err) : 0; /* the commit counts it */
+			return lane ? on_epoch_record(c, rx, lane, msg, len, err) : 0; /* the commit counts it */
 		return err_set(err, -EPROTO, "unexpected %s from the primary", record_name(head->type, name));
 	}
 }
@@ -162,8 +213,10 @@ static int keep_time(struct secondary *c, struct reception *rx, bool quiet, stru
 	return 0;
 }
 
-static uint32_t code_of(int r)
+static uint32_t code_of(const struct reception *rx, int r)
 {
+	if (rx->code != FTW_CODE_NONE)
+		return rx->code;
 	switch (r) {
 	case -EPROTO:
 	case -ESTALE:
@@ -190,11 +243,10 @@ static bool octets_came(struct secondary *c, uint64_t *seen)
 	return more;
 }
 
-static int receive_until_lost(struct secondary *c, struct ft_error *err)
+static int receive_until_lost(struct secondary *c, struct reception *rx, struct ft_error *err)
 {
-	struct reception rx = { .heard_ns = now_ns() };
 	uint64_t seen = 0;
-	int r = 0;
+	int r = side_begin(c, rx, err);
 
 	while (!r) {
 		struct record_head head;
@@ -203,27 +255,27 @@ static int receive_until_lost(struct secondary *c, struct ft_error *err)
 		uint32_t lane;
 		size_t len;
 
-		r = link_receive(c->link, &lane, &head, &body, &msg, &len, rx.beat_ns + c->heartbeat_ms * NS_PER_MS,
+		r = link_receive(c->link, &lane, &head, &body, &msg, &len, rx->beat_ns + c->heartbeat_ms * NS_PER_MS,
 				 err);
 		if (r == 0) {
-			rx.heard_ns = now_ns();
-			r = on_record(c, &rx, lane, &head, &body, msg, len, err);
+			rx->heard_ns = now_ns();
+			r = on_record(c, rx, lane, &head, &body, msg, len, err);
 			if (!r)
-				r = keep_time(c, &rx, false, err);
+				r = keep_time(c, rx, false, err);
 		} else if (r == -ETIMEDOUT) {
 			err_clear(err);
 			if (octets_came(c, &seen))
-				rx.heard_ns = now_ns();
-			r = keep_time(c, &rx, true, err);
+				rx->heard_ns = now_ns();
+			r = keep_time(c, rx, true, err);
 		}
 	}
 	return r;
 }
 
-static void lost(struct secondary *c, int r, struct ft_error *err)
+static void lost(struct secondary *c, const struct reception *rx, int r, struct ft_error *err)
 {
 	struct ft_session *s = c->s;
-	uint32_t code = code_of(r);
+	uint32_t code = code_of(rx, r);
 	bool bye;
 
 	pthread_mutex_lock(&s->lock);
@@ -245,9 +297,10 @@ void *receive_main(void *arg)
 	struct ft_session *s = c->s;
 	struct ft_error err = { 0 };
 	struct link *link;
-	int r = receive_until_lost(c, &err);
+	struct reception rx = { .heard_ns = now_ns() };
+	int r = receive_until_lost(c, &rx, &err);
 
-	lost(c, r, &err);
+	lost(c, &rx, r, &err);
 	tp_cancel(c->link->conn);
 	pthread_mutex_lock(&s->lock);
 	while (c->link_users)

@@ -41,6 +41,7 @@ struct secondary {
 	pthread_t receive_thread;
 	uint8_t session_id[16];
 	uint32_t heartbeat_ms, heartbeat_misses;
+	uint64_t capabilities; /* in use */
 
 	/* guarded by s->lock */
 	uint64_t generation; /* of the primary */

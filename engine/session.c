@@ -175,8 +175,13 @@ static int check_ops(enum ft_role role, const struct ft_vmm_ops *ops, struct ft_
 	    !(ops->track_start && ops->collect_dirty && ops->pause && ops->save_state && ops->resume))
 		return err_set(err, -EINVAL,
 			       "a primary needs track_start, collect_dirty, pause, save_state and resume");
+	if (role == FT_ROLE_PRIMARY && !ops->side_read != !ops->side_left)
+		return err_set(err, -EINVAL, "a primary's side stream needs side_read and side_left");
 	if (role == FT_ROLE_SECONDARY && !(ops->load_state && ops->activate))
 		return err_set(err, -EINVAL, "a secondary needs load_state and activate");
+	if (role == FT_ROLE_SECONDARY &&
+	    (!ops->side_begin != !ops->side_write || !ops->side_begin != !ops->side_commit))
+		return err_set(err, -EINVAL, "a secondary's side stream needs side_begin, side_write and side_commit");
 	return 0;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* ship.c - the primary's two threads of a connection.
- * ft-ship sends: slabs as writes and the records that tell them, then device state and commit.  ft-answer receives acks,
+ * ft-ship sends: slabs as writes and the records that tell them, then side stream, device state and commit.  ft-answer receives acks,
  * sends heartbeats and notices when the secondary is silent or late.  Neither touches the guest.
  *
  * Must hold
@@ -35,7 +35,7 @@
 struct shipment {
 	uint64_t epoch; /* 0: none */
 	uint64_t round; /* of the last slab, 0: none yet */
-	uint64_t nr_data, nr_zero, digest;
+	uint64_t nr_data, nr_zero, side_bytes, digest;
 	uint64_t first_ns, bytes;
 };
 
@@ -227,6 +227,79 @@ static int ship_slab(struct primary *p, struct shipment *sh, const struct slab *
 	return r;
 }
 
+/* -- side stream -- */
+
+/* The VMM's next octets, read into the message that tells them.  Returns how many, 0: there are no more, or negative. */
+static int64_t ship_side_piece(struct primary *p, struct shipment *sh, uint64_t epoch, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	uint32_t seq;
+	void *buf = link_begin(p->link, 1, &seq);
+	uint8_t *octets = side_data_octets(buf);
+	int64_t n = s->ops.side_read(s->user, epoch, octets, FTW_SIDE_PIECE_MAX, err);
+	size_t len;
+	int r;
+
+	if (n > FTW_SIDE_PIECE_MAX)
+		n = err_set(err, -EOVERFLOW, "%lld octets for a room of %u", (long long)n, FTW_SIDE_PIECE_MAX);
+	if (n <= 0) {
+		link_drop(p->link, 1);
+		if (n == 0)
+			return 0;
+		err_prefix(err, "side stream");
+		primary_lose(p, FTW_CODE_UNUSABLE, err);
+		return -ENOTCONN;
+	}
+	sh->digest += digest_side(octets, (size_t)n, sh->side_bytes);
+	len = create_side_data(buf, sh->epoch, seq, sh->side_bytes, (uint32_t)n);
+	r = link_end(p->link, 1, len, send_deadline(p), err);
+	if (r)
+		return r;
+	sh->side_bytes += (uint64_t)n;
+	sh->bytes += (uint64_t)n;
+	stats_count(&s->stats, FT_COUNTER_SIDE_BYTES, (uint64_t)n);
+	return n;
+}
+
+/* @epoch: as side_read() has it. */
+static int ship_side(struct primary *p, struct shipment *sh, uint64_t epoch, struct ft_error *err)
+{
+	int64_t n;
+
+	if (!p->s->ops.side_read)
+		return 0;
+	do {
+		uint64_t before = sh->side_bytes / FT_PAGE_SIZE;
+
+		n = primary_lost(p) ? -ENOTCONN : ship_side_piece(p, sh, epoch, err);
+		if (epoch == 0)
+			atomic_fetch_add(&p->s->sync_done, sh->side_bytes / FT_PAGE_SIZE - before);
+	} while (n > 0);
+	return (int)n;
+}
+
+/* What there is while the full sync is under way: octets of its epoch, the first. */
+static int ship_sync_side(struct primary *p, struct shipment *sh, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	uint64_t before;
+	int r = begin_epoch(p, sh, 1);
+
+	before = sh->side_bytes;
+	if (!r)
+		r = ship_side(p, sh, 0, err);
+	if (r)
+		return r;
+	pthread_mutex_lock(&s->lock);
+	p->side_moved = sh->side_bytes - before;
+	p->side_due = false;
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+	return 0;
+}
+
+/* -- device state, commit -- */
+
 static int ship_state(struct primary *p, const struct epoch_job *job, struct ft_error *err)
 {
 	uint64_t total = job->state.len, at = 0;
@@ -250,6 +323,7 @@ static int send_commit(struct primary *p, const struct shipment *sh, const struc
 		.nr_data_pages = sh->nr_data,
 		.nr_zero_pages = sh->nr_zero,
 		.state_bytes = job->state.len,
+		.side_bytes = sh->side_bytes,
 		.digest = sh->digest + digest_state(job->state.buf, job->state.len),
 		.lanes = p->link->lanes - 1,
 	};
@@ -275,6 +349,8 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	uint64_t now;
 	int r = begin_epoch(p, sh, job->epoch);
 
+	if (!r)
+		r = ship_side(p, sh, job->epoch, err);
 	if (!r)
 		r = ship_state(p, job, err);
 	if (r)
@@ -332,6 +408,8 @@ static int ship(struct primary *p, struct shipment *sh, struct flights *f, struc
 
 	if (w->kind == WORK_COMMIT)
 		return ship_commit(p, sh, w->job, err);
+	if (w->kind == WORK_SIDE)
+		return ship_sync_side(p, sh, err);
 	f->nr++;
 	*new = (struct flight){ .w = w, .lane = lane_of(p, w->slab) };
 	return ship_slab(p, sh, w->slab, &new->ticket, err);

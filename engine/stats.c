@@ -41,6 +41,7 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_LOSSES] = "losses",
 	[FT_COUNTER_DUPLICATES] = "duplicates",
 	[FT_COUNTER_REFUSALS] = "refusals",
+	[FT_COUNTER_SIDE_BYTES] = "side-bytes",
 };
 
 static const char *const phases[PHASE_COUNT] = {

@@ -79,6 +79,16 @@ static void use_device_state(struct cursor *body, struct ft_error *err)
 	touch(d.data, d.data_bytes);
 }
 
+static void use_side_data(struct cursor *body, struct ft_error *err)
+{
+	struct side_data d;
+
+	if (consume_side_data(body, &d, err))
+		return;
+	check(d.data_bytes && d.data_bytes <= FTW_SIDE_PIECE_MAX && d.offset + d.data_bytes <= INT64_MAX);
+	touch(d.data, d.data_bytes);
+}
+
 static void use_reason(struct cursor *body, struct ft_error *err)
 {
 	struct reason r;
@@ -130,6 +140,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case FTW_NOTIFY_WRITE:
 	case FTW_ZERO_PAGES:
 		use_runs(&body, &err);
+		break;
+	case FTW_SIDE_DATA:
+		use_side_data(&body, &err);
 		break;
 	case FTW_DEVICE_STATE:
 		use_device_state(&body, &err);

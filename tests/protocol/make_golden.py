@@ -18,8 +18,8 @@ from xxh3 import xxh3
 
 M64 = 0xFFFFFFFFFFFFFFFF
 PAGES = 256  # of the page space: region "pc.ram" has pages 0 to 99, "vga.vram" 128 to 143
-(HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS) = (
-    1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001)
+(HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS, SIDE) = (
+    1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14)
 
 
 def pad(b):
@@ -94,7 +94,7 @@ class Stream:
         self.counts()
 
     def counts(self):
-        self.data = self.zero = self.digest = 0
+        self.data = self.zero = self.digest = self.side = 0
         self.state = b""
 
     def entry(self, kind, direction, lane, payload, offset=0, window=0, write_bytes=0, crc_xor=0):
@@ -154,10 +154,16 @@ class Stream:
             self.send("P", 1, STATE, struct.pack(">QQ", len(octets), at) + octets[at:at + piece], epoch)
         self.state = octets
 
-    def commit_body(self, data=0, zero=0, state=0, digest=0, lanes=2, seqs=None):
+    def side_data(self, octets, epoch, skip=0):
+        self.send("P", 1, SIDE, struct.pack(">Q", self.side + skip) + octets, epoch)
+        self.digest += xxh3(octets, self.side)
+        self.side += len(octets)
+
+    def commit_body(self, data=0, zero=0, state=0, side=0, digest=0, lanes=2, seqs=None):
         total = self.digest + xxh3(self.state, len(self.state)) + digest
         seqs = seqs or [self.seq.get((self.connection, "P", i), 0) if i <= 2 else 0 for i in range(1, 9)]
-        return struct.pack(">QQQQII8I", self.data + data, self.zero + zero, len(self.state) + state, total & M64, lanes, 0, *seqs)
+        return struct.pack(">QQQQQII8I", self.data + data, self.zero + zero, len(self.state) + state, self.side + side, total & M64,
+                           lanes, 0, *seqs)
 
     def commit(self, epoch, **off):
         self.send("P", 0, COMMIT, self.commit_body(**off), epoch)
@@ -267,6 +273,40 @@ def good_busy():
 
 def good_empty():
     return Stream()
+
+
+def good_side():
+    """A side stream: of the full sync between the pages, of no octets, behind the device state, of another connection."""
+    s = Stream()
+    s.begin(hello(needed=1), ack=hello_ack(caps=1))
+    s.side_data(b"first", 1)
+    s.data_pages(1, [1, 2], 1)
+    s.side_data(bytes(65504), 1)
+    s.side_data(b"x", 1)
+    s.commit(1)
+    s.ack(1)
+    s.applied(1)
+    s.whole_epoch(2)
+    s.device_state(b"state", 3)
+    s.side_data(bytes(range(100)), 3)
+    s.commit(3)
+    s.ack(3)
+    s.applied(3)
+    s.close()
+    s.begin(hello(needed=1), ack=hello_ack(caps=1))
+    s.side_data(b"again", 1)
+    s.whole_epoch(1)
+    return s
+
+
+def good_side_refused():
+    s = Stream("S", payload=False)
+    s.open()
+    s.send("P", 0, HELLO, hello(needed=1))
+    s.send("P", 0, REGIONS, MACHINE)
+    s.send("S", 0, REFUSE, reason(2, b"hello: the machine here takes no side stream"))
+    s.close(b"refused")
+    return s
 
 
 def good_no_payload():
@@ -618,6 +658,82 @@ def bad_state_short():
     return s
 
 
+def side_started():
+    return started(hello_body=hello(needed=1), ack=hello_ack(caps=1))
+
+
+@bad("side-data of epoch 1: hello named no side stream")
+def bad_side_unasked():
+    s = started()
+    s.side_data(b"abc", 1)
+    return s
+
+
+@bad("side-data of epoch 1: piece at offset 4, 3 was expected")
+def bad_side_gap():
+    s = side_started()
+    s.side_data(b"abc", 1)
+    s.side_data(b"def", 1, skip=1)
+    return s
+
+
+@bad("side-data of epoch 1: piece at offset 0, 3 was expected")
+def bad_side_again():
+    s = side_started()
+    s.side_data(b"abc", 1)
+    s.side_data(b"abc", 1, skip=-3)
+    return s
+
+
+@bad("side-data of epoch 1: on lane 2")
+def bad_side_lane():
+    s = side_started()
+    s.send("P", 2, SIDE, struct.pack(">Q", 0) + b"abc", 1)
+    return s
+
+
+@bad("side-data of epoch 1: body of 8 octets", 1)
+def bad_side_empty():
+    s = side_started()
+    s.side_data(b"", 1)
+    return s
+
+
+@bad("side-data of epoch 1: epoch 1 is over")
+def bad_side_late():
+    s = side_started()
+    s.whole_epoch(1)
+    s.side_data(b"abc", 1)
+    return s
+
+
+@bad("side-data of epoch 1: behind the last record that the commit names")
+def bad_side_behind_commit():
+    s = Stream("S", False)
+    s.begin(hello(needed=1), ack=hello_ack(caps=1))
+    s.side_data(b"abc", 1)
+    s.commit(1, seqs=[1, 5, 0, 0, 0, 0, 0, 0])
+    s.side_data(b"def", 1)
+    return s
+
+
+@bad("commit of epoch 1: 3 octets of the side stream came, 4 announced")
+def bad_side_count():
+    s = side_started()
+    s.side_data(b"abc", 1)
+    s.commit(1, side=1)
+    return s
+
+
+@bad("commit of epoch 1: digest is")
+def bad_side_digest():
+    s = side_started()
+    s.side_data(b"abc", 1)
+    s.digest += xxh3(b"abd", 0) - xxh3(b"abc", 0)
+    s.commit(1)
+    return s
+
+
 @bad("commit of epoch 1: 1 data pages told, 2 announced")
 def bad_data_count():
     s = started()
@@ -703,7 +819,7 @@ def bad_after_bye():
 
 def main(folder):
     lines = []
-    for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload):
+    for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload, good_side, good_side_refused):
         lines.append((function.__name__, function(), 0, "ok: "))
     for function, status, sentence in BAD:
         lines.append((function.__name__, function(), status, sentence))

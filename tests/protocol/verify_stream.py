@@ -26,7 +26,8 @@ RECORDS = {
     0x10: ("notify-write", 32, 16 + 16 * 2048, "yes", "primary", "data"),  # FTW_NOTIFY_WRITE
     0x11: ("zero-pages", 32, 16 + 16 * 2048, "yes", "primary", "data"),  # FTW_ZERO_PAGES
     0x12: ("device-state", 17, 16 + 65408, "yes", "primary", "1"),  # FTW_DEVICE_STATE
-    0x13: ("commit", 72, 72, "yes", "primary", "0"),  # FTW_COMMIT
+    0x13: ("commit", 80, 80, "yes", "primary", "0"),  # FTW_COMMIT
+    0x14: ("side-data", 9, 8 + 65504, "yes", "primary", "1"),  # FTW_SIDE_DATA
     0x20: ("ack", 0, 0, "yes", "secondary", "0"),  # FTW_ACK
     0x21: ("applied", 0, 0, "yes", "secondary", "0"),  # FTW_APPLIED
     0x30: ("heartbeat", 16, 16, "no", "both", "0"),  # FTW_HEARTBEAT
@@ -35,6 +36,7 @@ RECORDS = {
     0x80000001: ("sync-progress", 24, 24, "any", "primary", "0"),  # FTW_SYNC_PROGRESS
 }
 OPTIONAL = 0x80000000  # FTW_OPTIONAL: the bit
+SIDE_STREAM = 1  # the only capability
 
 
 class Bad(Exception):
@@ -110,7 +112,7 @@ class Recording:
 
 class Epoch:
     def __init__(self):
-        self.data_pages = self.zero_pages = self.digest = 0
+        self.data_pages = self.zero_pages = self.side_bytes = self.digest = 0
         self.state, self.state_total = bytearray(), None
         self.lane_of = {}  # page: lane on which it was told
         self.last = {}  # lane: last number of its records
@@ -374,17 +376,26 @@ class Connection:
         e.state_total = total
         e.state += b[16:]
 
+    def on_side_data(self, entry, epoch, seq, b):
+        need(self.hello["needed"] & SIDE_STREAM, "%s: hello named no side stream", self.what)
+        e = self.under_way(entry, epoch, seq)
+        (offset,) = struct.unpack_from(">Q", b)
+        need(offset == e.side_bytes, "%s: piece at offset %d, %d was expected", self.what, offset, e.side_bytes)
+        need(offset + len(b) - 8 < 1 << 63, "%s: ends behind 2^63", self.what)
+        e.side_bytes += len(b) - 8
+        e.digest += xxh3(b[8:], offset)
+
     def on_commit(self, entry, epoch, seq, b):
         need(epoch == self.committed + 1, "%s: epoch %d was expected", self.what, self.committed + 1)
         e = self.under_way(entry, epoch, seq)
-        data, zero, state, digest, lanes, reserved, *seqs = struct.unpack(">QQQQII8I", b)
+        data, zero, state, side, digest, lanes, reserved, *seqs = struct.unpack(">QQQQQII8I", b)
         need(lanes == self.hello["lanes"], "%s: %d data lanes", self.what, lanes)
         need(reserved == 0, "%s: reserved field is not 0", self.what)
         need(not any(seqs[lanes:]), "%s: number of a lane that is not used", self.what)
         for lane, last in e.last.items():
             need(self.ahead(seqs[lane - 1], last) >= 0, "%s: lane %d is at record %d already, not %d", self.what, lane, last,
                  seqs[lane - 1])
-        e.commit = dict(data=data, zero=zero, state=state, digest=digest, seq=seqs)
+        e.commit = dict(data=data, zero=zero, state=state, side=side, digest=digest, seq=seqs)
         self.committed = epoch
 
     def settle(self):
@@ -401,6 +412,8 @@ class Connection:
         need(e.zero_pages == c["zero"], "commit of epoch %d: %d zero pages told, %d announced", n, e.zero_pages, c["zero"])
         need(len(e.state) == (e.state_total or 0) == c["state"], "commit of epoch %d: %d octets of device state came, %d announced",
              n, len(e.state), c["state"])
+        need(e.side_bytes == c["side"], "commit of epoch %d: %d octets of the side stream came, %d announced", n, e.side_bytes,
+             c["side"])
         digest = (e.digest + xxh3(bytes(e.state), len(e.state))) & M64
         need(digest == c["digest"], "commit of epoch %d: digest is %016x, not %016x", n, digest, c["digest"])
         if self.hello_ack["credits"] == 1:

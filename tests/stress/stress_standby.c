@@ -58,7 +58,8 @@ static void receive(uint64_t epoch)
 	}
 	must(consume(1, create_runs(buf, FTW_ZERO_PAGES, epoch, 2, &zero, 1, z), &event) == 0, "zero-pages");
 	c.digest = d + z + digest_state(NULL, 0);
-	must(consume(0, create_commit(buf, epoch, 1, &c), &event) == 0 && event == STANDBY_COMMITTED, "commit");
+	must(consume(0, create_commit(buf, epoch, 1, &c), &event) == 0 && event == STANDBY_WHOLE, "commit");
+	standby_commit(standby);
 }
 
 /* What a peer without manners sends while an epoch is applied. */

@@ -132,7 +132,7 @@ void pair_start_secondary(struct pair *p)
 	pair_settings(&cfg, p->opt.secondary);
 	cfg.identity = sim_identity(p->secondary_sim);
 	cfg.listen = uri;
-	CHECK_OK(ft_session_open(&p->secondary, &cfg, sim_ops(), p->secondary_sim, &err), err);
+	CHECK_OK(ft_session_open(&p->secondary, &cfg, sim_ops_of(p->secondary_sim), p->secondary_sim, &err), err);
 	CHECK_OK(sim_attach(p->secondary_sim, p->secondary, &err), err);
 	CHECK_OK(ft_session_start(p->secondary, &err), err);
 	if (!p->opt.use_loopback)
@@ -158,7 +158,7 @@ void pair_start_primary(struct pair *p, const char *uri)
 	cfg.identity = sim_identity(p->primary_sim);
 	cfg.peer = uri;
 	CHECK_OK(sim_start(p->primary_sim, &err), err);
-	CHECK_OK(ft_session_open(&p->primary, &cfg, sim_ops(), p->primary_sim, &err), err);
+	CHECK_OK(ft_session_open(&p->primary, &cfg, sim_ops_of(p->primary_sim), p->primary_sim, &err), err);
 	CHECK_OK(sim_attach(p->primary_sim, p->primary, &err), err);
 	CHECK_OK(ft_session_start(p->primary, &err), err);
 }

@@ -47,6 +47,7 @@ union any_body {
 	} regions;
 	struct runs runs;
 	struct device_state state;
+	struct side_data side;
 	struct commit commit;
 	struct reason reason;
 	struct heartbeat heartbeat;
@@ -67,6 +68,8 @@ static int consume_body(uint32_t type, struct cursor *body, union any_body *out,
 		return consume_runs(body, SPACE, &out->runs, err);
 	case FTW_DEVICE_STATE:
 		return consume_device_state(body, &out->state, err);
+	case FTW_SIDE_DATA:
+		return consume_side_data(body, &out->side, err);
 	case FTW_COMMIT:
 		return consume_commit(body, &out->commit, err);
 	case FTW_ACK:
@@ -288,11 +291,29 @@ static size_t sample_device_state(void)
 	return len;
 }
 
+static size_t sample_side_data(void)
+{
+	static uint8_t data[FTW_SIDE_PIECE_MAX];
+	const uint32_t n = (uint32_t)between(1, any() % 10 ? 50 : FTW_SIDE_PIECE_MAX);
+	const uint64_t offset = any() % 10 ? any() >> 2 : (uint64_t)INT64_MAX - n;
+	union any_body out;
+	size_t len;
+
+	for (uint32_t i = 0; i < n; i++)
+		data[i] = (uint8_t)any();
+	memcpy(side_data_octets(buf), data, n);
+	len = create_side_data(buf, 3, 4, offset, n);
+	must_take(buf, len, FTW_SIDE_DATA, &out);
+	cr_assert(out.side.offset == offset && out.side.data_bytes == n && memcmp(out.side.data, data, n) == 0);
+	return len;
+}
+
 static size_t sample_commit(void)
 {
 	struct commit c = { .nr_data_pages = any(),
 			    .nr_zero_pages = any(),
 			    .state_bytes = any(),
+			    .side_bytes = any(),
 			    .digest = any(),
 			    .lanes = (uint32_t)between(1, 7) };
 	union any_body out;
@@ -304,8 +325,9 @@ static size_t sample_commit(void)
 	memset(&out, 0, sizeof(out));
 	must_take(buf, len, FTW_COMMIT, &out);
 	cr_assert(out.commit.nr_data_pages == c.nr_data_pages && out.commit.nr_zero_pages == c.nr_zero_pages &&
-		  out.commit.state_bytes == c.state_bytes && out.commit.digest == c.digest &&
-		  out.commit.lanes == c.lanes && memcmp(out.commit.seq, c.seq, sizeof(c.seq)) == 0);
+		  out.commit.state_bytes == c.state_bytes && out.commit.side_bytes == c.side_bytes &&
+		  out.commit.digest == c.digest && out.commit.lanes == c.lanes &&
+		  memcmp(out.commit.seq, c.seq, sizeof(c.seq)) == 0);
 	return len;
 }
 
@@ -391,6 +413,7 @@ static const struct sample {
 	{ FTW_ZERO_PAGES, sample_zero_pages },
 	{ FTW_DEVICE_STATE, sample_device_state },
 	{ FTW_COMMIT, sample_commit },
+	{ FTW_SIDE_DATA, sample_side_data },
 	{ FTW_ACK, sample_ack },
 	{ FTW_APPLIED, sample_applied },
 	{ FTW_HEARTBEAT, sample_heartbeat },
@@ -489,7 +512,8 @@ Test(codec, body_cut_at_each_octet)
 		for (uint32_t cut = 0; cut < body; cut++) {
 			size_t cut_len = (HEAD + cut + 7) & ~(size_t)7;
 
-			if (samples[i].type == FTW_DEVICE_STATE && cut > 16)
+			if ((samples[i].type == FTW_DEVICE_STATE && cut > 16) ||
+			    (samples[i].type == FTW_SIDE_DATA && cut > 8))
 				break; /* a shorter piece is a piece too */
 			memcpy(buf, copy, HEAD + cut);
 			memset(buf + HEAD + cut, 0, cut_len - HEAD - cut);
@@ -549,6 +573,8 @@ Test(codec, lengths_off_by_one)
 
 			if (samples[i].type == FTW_DEVICE_STATE && get_u32(4) % 8 > 1)
 				continue;
+			if (samples[i].type == FTW_SIDE_DATA)
+				continue; /* of any length: the commit says how many octets there are in all */
 			set_u32(4, get_u32(4) + (uint32_t)by);
 			must_refuse(buf, len, samples[i].type, "length of the body by", (size_t)by);
 		}
@@ -568,6 +594,7 @@ static const struct {
 	{ FTW_NOTIFY_WRITE, 8, 8, 0 }, /* no epoch where there must be one */
 	{ FTW_ZERO_PAGES, 8, 8, 0 },
 	{ FTW_DEVICE_STATE, 8, 8, 0 },
+	{ FTW_SIDE_DATA, 8, 8, 0 },
 	{ FTW_COMMIT, 8, 8, 0 },
 	{ FTW_ACK, 8, 8, 0 },
 	{ FTW_APPLIED, 8, 8, 0 },
@@ -629,6 +656,8 @@ static const struct {
 	{ FTW_ZERO_PAGES, HEAD + 16 + offsetof(struct ftw_run, first_page), 8, SPACE },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, total_bytes), 8, 0 },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, offset), 8, UINT64_MAX },
+	{ FTW_SIDE_DATA, AT(ftw_side_data, offset), 8, INT64_MAX },
+	{ FTW_SIDE_DATA, AT(ftw_side_data, offset), 8, UINT64_MAX },
 	{ FTW_COMMIT, AT(ftw_commit, lanes), 4, 0 },
 	{ FTW_COMMIT, AT(ftw_commit, lanes), 4, FTW_LANES_MAX + 1 },
 	{ FTW_COMMIT, AT(ftw_commit, seq[7]), 4, 1 }, /* samples have seven lanes at most */

@@ -1134,3 +1134,22 @@ Test(primary, a_vmm_that_does_not_come_back_from_a_pause_is_told_of)
 	cr_assert_eq(state_of(p.primary), FT_STATE_PROTECTED);
 	pair_close(&p);
 }
+
+/* ---- side stream ---- */
+
+Test(side, each_epoch_has_its_octets_and_a_failover_finds_those_of_the_committed_ones, .timeout = 120)
+{
+	struct pair_options opt;
+	struct pair p;
+
+	pair_options_init(&opt);
+	opt.sim.rate = 5000;
+	opt.sim.side_max_bytes = 4u << 20;
+	opt.compare = true;
+	pair_open(&p, &opt);
+	pair_wait_protected(&p);
+	pair_wait_applied(&p, 60);
+	pair_check_compared(&p);
+	failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL);
+	pair_close(&p);
+}

@@ -254,8 +254,13 @@ static void place(struct rig *r, const struct message *m, uint8_t *model)
 
 static int deliver(struct rig *r, const struct message *m)
 {
+	int rc;
+
 	place(r, m, r->next);
-	return standby_consume(r->standby, m->lane, m->octets, m->len, &r->event, &r->err);
+	rc = standby_consume(r->standby, m->lane, m->octets, m->len, &r->event, &r->err);
+	if (rc == 0 && r->event & STANDBY_WHOLE)
+		standby_commit(r->standby);
+	return rc;
 }
 
 /* All messages in the order they were made: 0 and *@committed, or the first error. */
@@ -268,7 +273,7 @@ static int deliver_all(struct rig *r, bool *committed)
 		rc = deliver(r, &r->message[i]);
 		if (rc)
 			return rc;
-		*committed |= r->event == STANDBY_COMMITTED;
+		*committed |= r->event == STANDBY_WHOLE;
 	}
 	return 0;
 }
@@ -380,8 +385,8 @@ static bool deliver_mixed(struct rig *r)
 			continue;
 		left--;
 		cr_assert_eq(deliver(r, &r->message[i]), 0, "%s", r->err.msg);
-		cr_assert_eq(r->event == STANDBY_COMMITTED, left == 0, "committed with %u messages to come", left);
-		committed |= r->event == STANDBY_COMMITTED;
+		cr_assert_eq(r->event == STANDBY_WHOLE, left == 0, "committed with %u messages to come", left);
+		committed |= r->event == STANDBY_WHOLE;
 		if (rnd(r, 8) == 0) {
 			cr_assert_eq(standby_consume(r->standby, lane, r->message[i].octets, r->message[i].len,
 						     &r->event, &r->err),
@@ -496,7 +501,7 @@ Test(standby, commit_before_its_lanes)
 		cr_assert_not(standby_apply_pending(r.standby));
 		cr_assert_eq(deliver(&r, &r.message[i]), 0, "%s", r.err.msg);
 	}
-	cr_assert_eq(r.event, STANDBY_COMMITTED);
+	cr_assert_eq(r.event, STANDBY_WHOLE);
 	apply(&r);
 	rig_close(&r);
 }
@@ -532,7 +537,7 @@ Test(standby, state_of_the_applied_epoch_stays_until_the_next_is_applied)
 	check_state(&r);
 	commit_add(&r);
 	cr_assert_eq(deliver(&r, &r.message[r.nr_messages - 1]), 0, "%s", r.err.msg);
-	cr_assert_eq(r.event, STANDBY_COMMITTED);
+	cr_assert_eq(r.event, STANDBY_WHOLE);
 	check_state(&r);
 	standby_begin_apply(r.standby);
 	standby_apply_run(r.standby);
@@ -980,7 +985,8 @@ static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 		c.digest += digest_page(page, data.first) + digest_state(NULL, 0);
 		cr_assert_eq(standby_consume(s, 0, buf, create_commit(buf, epoch, (uint32_t)epoch, &c), &event, &err),
 			     0, "%s", err.msg);
-		cr_assert_eq(event, STANDBY_COMMITTED);
+		cr_assert_eq(event, STANDBY_WHOLE);
+		standby_commit(s);
 		standby_begin_apply(s);
 		cr_assert_eq(standby_apply_run(s), epoch == 1 ? 2 : 1);
 		standby_end_apply(s);

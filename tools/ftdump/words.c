@@ -82,6 +82,12 @@ static void device_state(struct line *l, const struct device_state *d)
 	line_u64(l, "total", d->total_bytes);
 }
 
+static void side_data(struct line *l, const struct side_data *d)
+{
+	line_u64(l, "offset", d->offset);
+	line_u64(l, "bytes", d->data_bytes);
+}
+
 static void commit(struct line *l, const struct commit *c)
 {
 	char name[16];
@@ -89,6 +95,7 @@ static void commit(struct line *l, const struct commit *c)
 	line_u64(l, "data-pages", c->nr_data_pages);
 	line_u64(l, "zero-pages", c->nr_zero_pages);
 	line_u64(l, "state-bytes", c->state_bytes);
+	line_u64(l, "side-bytes", c->side_bytes);
 	line_hex(l, "digest", c->digest);
 	for (uint32_t i = 0; i < c->lanes; i++) {
 		snprintf(name, sizeof(name), "lane%" PRIu32, i + 1);
@@ -135,6 +142,8 @@ int record_decode(const void *msg, size_t len, uint64_t nr_pages, struct record 
 		return consume_runs(&body, nr_pages, &out->runs, err);
 	case FTW_DEVICE_STATE:
 		return consume_device_state(&body, &out->state, err);
+	case FTW_SIDE_DATA:
+		return consume_side_data(&body, &out->side, err);
 	case FTW_COMMIT:
 		return consume_commit(&body, &out->commit, err);
 	case FTW_ACK:
@@ -166,6 +175,8 @@ void record_fields(struct line *l, const struct record *r, bool list)
 		return runs(l, &r->runs, list);
 	case FTW_DEVICE_STATE:
 		return device_state(l, &r->state);
+	case FTW_SIDE_DATA:
+		return side_data(l, &r->side);
 	case FTW_COMMIT:
 		return commit(l, &r->commit);
 	case FTW_REFUSE:

@@ -20,6 +20,7 @@ struct record {
 		} regions;
 		struct runs runs;
 		struct device_state state;
+		struct side_data side;
 		struct commit commit;
 		struct reason reason;
 		struct heartbeat heartbeat;

@@ -452,6 +452,7 @@ enum ft_counter {
 	FT_COUNTER_RECONNECTS, FT_COUNTER_LOSSES,
 	FT_COUNTER_DUPLICATES,	   /* records that came twice */
 	FT_COUNTER_REFUSALS,	   /* records or peers refused */
+	FT_COUNTER_SIDE_BYTES,	   /* of the side stream: sent, or taken */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);

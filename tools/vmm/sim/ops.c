@@ -16,13 +16,13 @@
 struct state_head {
 	uint64_t magic, total_bytes, serial, seed, nr_cpus;
 	uint64_t has_checksum, checksum; /* of the memory */
-	uint64_t sum;                    /* of this struct with sum 0, and of the vCPUs' registers behind it */
+	uint64_t side_key, side_bytes;
+	uint64_t sum; /* of this struct with sum 0, and of the vCPUs' registers behind it */
 };
 
 /* ---- tracking, pause, resume ---- */
 
-/* op_enter - count the call, take the time that it is to take, say whether it is to fail. */
-static int op_enter(struct sim *s, enum sim_op op, struct ft_error *err)
+int sim_op_enter(struct sim *s, enum sim_op op, struct ft_error *err)
 {
 	uint64_t call, delay_ns;
 	bool fail;
@@ -49,8 +49,9 @@ static int drop_run(void *user, uint64_t first, uint64_t nr)
 static int op_track_start(void *user, struct ft_error *err)
 {
 	struct sim *s = user;
-	int ret = op_enter(s, SIM_OP_TRACK_START, err);
+	int ret = sim_op_enter(s, SIM_OP_TRACK_START, err);
 
+	side_start(s);
 	return ret ? ret : track_take(s->dirty, drop_run, NULL);
 }
 
@@ -113,7 +114,7 @@ static int op_collect_present(void *user, struct ft_dirty *dirty, struct ft_erro
 {
 	struct sim *s = user;
 	struct report rep = { .sim = s, .dirty = dirty };
-	int ret = op_enter(s, SIM_OP_COLLECT_PRESENT, err);
+	int ret = sim_op_enter(s, SIM_OP_COLLECT_PRESENT, err);
 
 	if (ret)
 		return ret;
@@ -130,10 +131,11 @@ static int op_collect_dirty(void *user, struct ft_dirty *dirty, struct ft_error 
 {
 	struct sim *s = user;
 	struct report rep = { .sim = s, .dirty = dirty, .lose_every = atomic_load(&s->lose_every) };
-	int ret = op_enter(s, SIM_OP_COLLECT_DIRTY, err);
+	int ret = sim_op_enter(s, SIM_OP_COLLECT_DIRTY, err);
 
 	if (ret)
 		return ret;
+	side_grow(s);
 	ret = track_take(s->dirty, report_run, &rep);
 	return ret ? say(err, ret, "sim: dirty pages were not taken: %s", strerror(-ret)) : 0;
 }
@@ -150,13 +152,13 @@ static int op_pause(void *user, struct ft_error *err)
 	struct sim *s = user;
 
 	cpus_pause(s);
-	return op_enter(s, SIM_OP_PAUSE, err);
+	return sim_op_enter(s, SIM_OP_PAUSE, err);
 }
 
 static int op_resume(void *user, struct ft_error *err)
 {
 	struct sim *s = user;
-	int ret = op_enter(s, SIM_OP_RESUME, err);
+	int ret = sim_op_enter(s, SIM_OP_RESUME, err);
 
 	cpus_resume(s);
 	return ret;
@@ -196,6 +198,10 @@ static void make_front(struct sim *s, struct state_front *f)
 	f->head.nr_cpus = s->cfg.nr_cpus;
 	f->head.has_checksum = s->cfg.checksum;
 	f->head.checksum = s->cfg.checksum ? guest_checksum(s->guest) : 0;
+	pthread_mutex_lock(&s->lock);
+	f->head.side_key = s->side.key;
+	f->head.side_bytes = s->side.made;
+	pthread_mutex_unlock(&s->lock);
 	for (uint32_t i = 0; i < s->cfg.nr_cpus; i++)
 		f->regs[i] = s->guest->cpu[i].regs;
 	f->head.sum = sum_words(f, front_bytes(s));
@@ -206,7 +212,7 @@ static int op_save_state(void *user, struct ft_state_sink *sink, struct ft_error
 	struct sim *s = user;
 	struct state_front f;
 	uint64_t left, word;
-	int ret = op_enter(s, SIM_OP_SAVE_STATE, err);
+	int ret = sim_op_enter(s, SIM_OP_SAVE_STATE, err);
 
 	if (ret)
 		return ret;
@@ -263,12 +269,15 @@ static int op_load_state(void *user, const void *buf, size_t len, struct ft_erro
 {
 	struct sim *s = user;
 	struct state_front f = { 0 };
-	int ret = op_enter(s, SIM_OP_LOAD_STATE, err);
+	int ret = sim_op_enter(s, SIM_OP_LOAD_STATE, err);
 
 	if (!ret)
 		ret = check_front(s, &f, buf, len, err);
 	if (!ret)
 		ret = check_filler(&f, (const uint8_t *)buf + front_bytes(s), len - front_bytes(s), err);
+	if (ret)
+		return ret;
+	ret = side_check(s, f.head.side_key, f.head.side_bytes, err);
 	if (ret)
 		return ret;
 	if (f.head.has_checksum && guest_checksum(s->guest) != f.head.checksum)
@@ -285,7 +294,7 @@ static int op_load_state(void *user, const void *buf, size_t len, struct ft_erro
 static int op_activate(void *user, struct ft_error *err)
 {
 	struct sim *s = user;
-	int ret = op_enter(s, SIM_OP_ACTIVATE, err);
+	int ret = sim_op_enter(s, SIM_OP_ACTIVATE, err);
 
 	if (ret)
 		return ret;
@@ -321,6 +330,8 @@ static void op_output_cut(void *user, uint64_t epoch)
 	c = &s->cut[++s->serial % SIM_CUTS];
 	c->serial = s->serial;
 	c->epoch = epoch;
+	c->side_key = s->side.key;
+	c->side_made = s->side.made;
 	for (uint32_t i = 0; i < s->cfg.nr_cpus; i++)
 		c->regs[i] = s->guest->cpu[i].regs;
 	pthread_mutex_unlock(&s->lock);
@@ -356,25 +367,29 @@ static void op_on_event(void *user, const struct ft_event *event)
 		s->cfg.on_event(s->cfg.on_event_user, event);
 }
 
-static const struct ft_vmm_ops ops = {
-	.struct_size = sizeof(ops),
-	.track_start = op_track_start,
-	.track_stop = op_track_stop,
-	.collect_present = op_collect_present,
-	.collect_dirty = op_collect_dirty,
-	.estimate_dirty = op_estimate_dirty,
-	.pause = op_pause,
-	.save_state = op_save_state,
-	.resume = op_resume,
-	.output_cut = op_output_cut,
-	.output_release = op_output_release,
-	.output_drop = op_output_drop,
-	.load_state = op_load_state,
-	.activate = op_activate,
-	.on_event = op_on_event,
+#define OPS                                                                                                            \
+	.struct_size = sizeof(struct ft_vmm_ops), .track_start = op_track_start, .track_stop = op_track_stop,          \
+	.collect_present = op_collect_present, .collect_dirty = op_collect_dirty, .estimate_dirty = op_estimate_dirty, \
+	.pause = op_pause, .save_state = op_save_state, .resume = op_resume, .output_cut = op_output_cut,              \
+	.output_release = op_output_release, .output_drop = op_output_drop, .load_state = op_load_state,               \
+	.activate = op_activate, .on_event = op_on_event
+
+static const struct ft_vmm_ops ops = { OPS };
+static const struct ft_vmm_ops ops_with_side = {
+	OPS,
+	.side_read = side_read,
+	.side_left = side_left,
+	.side_begin = side_begin,
+	.side_write = side_write,
+	.side_commit = side_commit,
 };
 
 const struct ft_vmm_ops *sim_ops(void)
 {
 	return &ops;
+}
+
+const struct ft_vmm_ops *sim_ops_of(const struct sim *s)
+{
+	return s->cfg.side_max_bytes ? &ops_with_side : &ops;
 }

@@ -126,6 +126,9 @@ int sim_oracle_compare(struct sim_oracle *o, uint64_t epoch, struct sim *image, 
 		ret = replay(o->shadow, c.regs, err);
 	if (ret)
 		return ret;
+	ret = side_check(image, c.side_key, c.side_made, err);
+	if (ret)
+		return ret;
 	snprintf(what, sizeof(what), "epoch %llu", (unsigned long long)epoch);
 	return compare(o->shadow, image->guest, what, err);
 }

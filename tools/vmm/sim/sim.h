@@ -49,6 +49,7 @@ struct sim_config {
 	uint64_t prefill_pages;	    /* of the working set, filled before the first step */
 	uint64_t state_bytes;	    /* size of the device state; what is needed at least if that is more */
 	uint64_t output_every;	    /* each vCPU sends a message every so many steps; 0: never */
+	uint64_t side_max_bytes;    /* of the side stream in one epoch; the first copy of it is as long; 0: there is no side stream */
 	uint64_t output_cap_bytes;  /* of held output */
 	bool checksum;		    /* the state carries a checksum of the whole memory: small guests only */
 	int client_fd;		    /* output goes there as well (non-blocking), -1: to sim_client() only */
@@ -65,7 +66,8 @@ FT_MUST int sim_create(struct sim **out, const struct sim_config *cfg, bool stan
 void sim_destroy(struct sim *s);
 
 /* What a session needs: ops with the sim as user, and an identity that fits the same configuration only. */
-const struct ft_vmm_ops *sim_ops(void);
+const struct ft_vmm_ops *sim_ops(void); /* without a side stream */
+const struct ft_vmm_ops *sim_ops_of(const struct sim *s);
 const char *sim_identity(const struct sim *s);
 /* sim_attach - add the regions to @session and cut its epochs when output is full; NULL: forget the session (before it is closed). */
 FT_MUST int sim_attach(struct sim *s, struct ft_session *session, struct ft_error *err);
@@ -91,7 +93,7 @@ FT_MUST int sim_wait_steps(struct sim *s, uint64_t more, uint32_t timeout_ms);
 /* -- faults on demand -- */
 enum sim_op {
 	SIM_OP_TRACK_START = 0, SIM_OP_COLLECT_PRESENT, SIM_OP_COLLECT_DIRTY, SIM_OP_PAUSE, SIM_OP_SAVE_STATE,
-	SIM_OP_RESUME, SIM_OP_LOAD_STATE, SIM_OP_ACTIVATE, SIM_OP_COUNT
+	SIM_OP_RESUME, SIM_OP_LOAD_STATE, SIM_OP_ACTIVATE, SIM_OP_SIDE_READ, SIM_OP_SIDE_BEGIN, SIM_OP_SIDE_WRITE, SIM_OP_SIDE_COMMIT, SIM_OP_COUNT
 };
 const char *sim_op_name(enum sim_op op);
 uint64_t sim_op_calls(struct sim *s, enum sim_op op);

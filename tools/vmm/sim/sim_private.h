@@ -12,7 +12,7 @@
 
 /* Where the vCPUs stood when an epoch was cut.  The engine counts epochs from 1 in each connection; the serial goes on. */
 struct cut {
-	uint64_t serial, epoch;
+	uint64_t serial, epoch, side_key, side_made;
 	struct guest_regs regs[SIM_CPUS_MAX];
 };
 
@@ -51,6 +51,16 @@ struct sim {
 		uint64_t calls, at, times, delay_ns;
 	} fault[SIM_OP_COUNT];
 
+	struct { /* side.c */
+		/* of a primary; guarded by lock */
+		uint64_t key, draws;
+		uint64_t made, read; /* octets that the guest has written; that the engine has got */
+		/* of a secondary: ft-receive's, and kept_* guarded by lock */
+		uint64_t in_key, in_bytes;
+		uint64_t epoch, kept_key, kept_bytes; /* committed */
+		_Atomic bool busy;
+	} side;
+
 	_Atomic bool halt; /* leave the burst */
 	_Atomic bool client_blocked;
 	_Atomic uint64_t state_bytes, lose_every, lost;
@@ -72,5 +82,17 @@ void cpus_pause(struct sim *s);
 void cpus_resume(struct sim *s);
 /* ops.c: the output queue's sink. */
 size_t sim_emit(void *user, const void *buf, size_t len);
+/* sim_op_enter - count the call, take the time that it is to take, say whether it is to fail. */
+int sim_op_enter(struct sim *s, enum sim_op op, struct ft_error *err);
+
+/* side.c: a full sync begins, the guest writes; then the ops; then: is just this committed? */
+void side_start(struct sim *s);
+void side_grow(struct sim *s);
+int64_t side_read(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_error *err);
+uint64_t side_left(void *user);
+int side_begin(void *user, struct ft_error *err);
+int side_write(void *user, uint64_t epoch, const void *buf, size_t len, struct ft_error *err);
+int side_commit(void *user, uint64_t epoch, struct ft_error *err);
+int side_check(struct sim *s, uint64_t key, uint64_t bytes, struct ft_error *err);
 
 #endif
