@@ -243,9 +243,9 @@ Test(journal, nonsense_is_refused)
 		unsigned kind, disk;
 		uint32_t length;
 		uint64_t offset;
-	} bad[] = { { 0, 0, 1, 0 },	     { 1, 2, 1, 0 },	{ 1, 0, 0, 0 },	 { 1, 0, SIZE + 1, 0 },
-		    { 1, 0, 1, SIZE },	     { 2, 0, 1, SIZE }, { 2, 0, 2, UINT64_MAX }, { 3, 0, 15, 0 },
-		    { 3, 0, DISK_NAME, 2 }, { 4, 0, 24, 0 },	{ 5, 0, 1, 0 },	 { 2, 0, UINT32_MAX, 0 } };
+	} bad[] = { { 0, 0, 1, 0 },         { 1, 2, 1, 0 },    { 1, 0, 0, 0 },          { 1, 0, SIZE + 1, 0 },
+		    { 1, 0, 1, SIZE },      { 2, 0, 1, SIZE }, { 2, 0, 2, UINT64_MAX }, { 3, 0, 15, 0 },
+		    { 3, 0, DISK_NAME, 2 }, { 4, 0, 24, 0 },   { 5, 0, 1, 0 },          { 2, 0, UINT32_MAX, 0 } };
 
 	full_copy('a');
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

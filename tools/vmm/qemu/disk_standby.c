@@ -1,0 +1,284 @@
+/* SPDX-License-Identifier: MIT */
+/* disk_standby.c - see disk_standby.h.  qemu-nbd dies with us, so that the next start finds the images free. */
+#include "disk_standby.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "disk_journal.h"
+#include "disk_nbd.h"
+#include "launch.h"
+
+#define START_MS 10000
+#define END_MS 10000
+#define CAP_BYTES (UINT64_C(256) << 20) /* committed, and not in the images: more lets the primary wait */
+
+struct image {
+	pid_t pid;
+	char log[320], path[320];
+	struct disk_nbd *nbd;
+};
+
+struct disk_standby {
+	const struct disk_list *list;
+	char run_dir[256], journal_path[520];
+	bool durable;
+	_Atomic(struct journal *) journal;
+	struct image image[DISKS_MAX];
+	bool is_finished;
+};
+
+/* ---- images ------------------------------------------------------------------------------------- */
+
+static int write_image(void *user, unsigned disk, uint64_t offset, const void *buf, size_t len, struct ft_error *err)
+{
+	struct disk_standby *d = user;
+	int rc = disk_nbd_write(d->image[disk].nbd, offset, buf, len, err);
+
+	return rc ? fail_in(err, "secondary's disk %s", d->list->disk[disk].name) : 0;
+}
+
+static int zero_image(void *user, unsigned disk, uint64_t offset, uint32_t len, struct ft_error *err)
+{
+	struct disk_standby *d = user;
+	int rc = disk_nbd_zero(d->image[disk].nbd, offset, len, err);
+
+	return rc ? fail_in(err, "secondary's disk %s", d->list->disk[disk].name) : 0;
+}
+
+static int flush_images(void *user, struct ft_error *err)
+{
+	struct disk_standby *d = user;
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < d->list->nr; i++) {
+		rc = disk_nbd_flush(d->image[i].nbd, err);
+		if (rc)
+			fail_in(err, "secondary's disk %s", d->list->disk[i].name);
+	}
+	return rc;
+}
+
+static void become_nbd(const struct disk_info *disk, const struct image *image, pid_t parent)
+{
+	char format[32], path[340];
+	char *argv[] = { (char *)"qemu-nbd",
+			 format,
+			 (char *)"--cache=writeback",
+			 (char *)"--discard=unmap",
+			 (char *)"--persistent",
+			 (char *)"--socket",
+			 path,
+			 (char *)disk->file,
+			 NULL };
+	sigset_t none;
+	int null = open("/dev/null", O_RDWR), log = open(image->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+	snprintf(format, sizeof(format), "--format=%s", disk->format);
+	snprintf(path, sizeof(path), "%s", image->path);
+	sigemptyset(&none);
+	sigprocmask(SIG_SETMASK, &none, NULL);
+	setsid(); /* no terminal's ^C */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent || null < 0 || log < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
+		_exit(126);
+	execvp(argv[0], argv);
+	dprintf(2, "qemu-nbd cannot be run (%s); it is in Debian's package qemu-utils\n", strerror(errno));
+	_exit(127);
+}
+
+static bool has_ended(struct image *i)
+{
+	if (i->pid > 0 && waitpid(i->pid, NULL, WNOHANG) == i->pid)
+		i->pid = 0;
+	return i->pid == 0;
+}
+
+static int start_image(struct disk_standby *d, unsigned n, struct ft_error *err)
+{
+	const struct disk_info *disk = &d->list->disk[n];
+	uint64_t deadline = util_deadline_ms(START_MS);
+	struct image *i = &d->image[n];
+	pid_t us = getpid();
+	char words[256];
+	int rc;
+
+	snprintf(i->log, sizeof(i->log), "%s/qemu-nbd.%u.log", d->run_dir, n);
+	snprintf(i->path, sizeof(i->path), "%s/image.%u", d->run_dir, n);
+	unlink(i->path);
+	i->pid = fork();
+	if (i->pid < 0) {
+		i->pid = 0;
+		return fail_sys(err, -errno, "qemu-nbd");
+	}
+	if (i->pid == 0)
+		become_nbd(disk, i, us);
+	while (access(i->path, F_OK) && !has_ended(i) && util_now_ns() < deadline)
+		util_sleep_ms(5);
+	if (has_ended(i)) {
+		launch_last_words(i->log, words, sizeof(words));
+		return fail(err, -ECHILD, "disk %s: %s", disk->name,
+			    words[0] ? words : "qemu-nbd has ended and said nothing");
+	}
+	rc = disk_nbd_open(&i->nbd, i->path, "", disk->size, err);
+	return rc ? fail_in(err, "disk %s", disk->name) : 0;
+}
+
+static void end_image(struct image *i)
+{
+	uint64_t deadline = util_deadline_ms(END_MS);
+
+	disk_nbd_close(i->nbd);
+	i->nbd = NULL;
+	if (i->pid > 0)
+		kill(i->pid, SIGTERM);
+	while (!has_ended(i) && util_now_ns() < deadline)
+		util_sleep_ms(2);
+	if (i->pid > 0) {
+		kill(i->pid, SIGKILL);
+		waitpid(i->pid, NULL, 0);
+		i->pid = 0;
+	}
+	unlink(i->path);
+}
+
+static int start_images(struct disk_standby *d, struct ft_error *err)
+{
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && i < d->list->nr; i++)
+		rc = start_image(d, i, err);
+	return rc;
+}
+
+static void end_images(struct disk_standby *d)
+{
+	for (unsigned i = 0; i < d->list->nr; i++)
+		end_image(&d->image[i]);
+}
+
+/* ---- the journal -------------------------------------------------------------------------------- */
+
+static int open_journal(struct disk_standby *d, uint64_t *replayed, struct ft_error *err)
+{
+	struct journal_config c = { .path = d->journal_path,
+				    .size = d->list->size,
+				    .nr = d->list->nr,
+				    .cap_bytes = CAP_BYTES,
+				    .durable = d->durable,
+				    .write = write_image,
+				    .zero = zero_image,
+				    .flush = flush_images,
+				    .user = d };
+	struct journal *j;
+	int rc = journal_open(&j, &c, replayed, err);
+
+	atomic_store(&d->journal, j);
+	return rc;
+}
+
+int disk_standby_open(struct disk_standby **out, const struct disk_standby_config *config, char *said, size_t size,
+		      struct ft_error *err)
+{
+	struct disk_standby *d = calloc(1, sizeof(*d));
+	uint64_t replayed = 0;
+	int rc;
+
+	*out = NULL;
+	said[0] = '\0';
+	if (!d)
+		return fail(err, -ENOMEM, "no memory");
+	d->list = config->list;
+	d->durable = config->durable;
+	snprintf(d->run_dir, sizeof(d->run_dir), "%s", config->run_dir);
+	if (config->journal)
+		snprintf(d->journal_path, sizeof(d->journal_path), "%s", config->journal);
+	else
+		snprintf(d->journal_path, sizeof(d->journal_path), "%.500s.ft-journal", config->list->disk[0].file);
+	if (journal_was_incomplete(d->journal_path))
+		snprintf(said, size, "the images are incomplete: the first copy did not come to its end");
+	rc = start_images(d, err);
+	if (!rc)
+		rc = open_journal(d, &replayed, err);
+	if (!rc && replayed)
+		snprintf(said, size, "%llu octets were left in the journal %s, and the images have them now",
+			 (unsigned long long)replayed, d->journal_path);
+	if (rc) {
+		d->is_finished = true; /* nothing more is applied */
+		disk_standby_close(d);
+		return rc;
+	}
+	*out = d;
+	return 0;
+}
+
+int disk_standby_begin(struct disk_standby *d, struct ft_error *err)
+{
+	return journal_begin(atomic_load(&d->journal), err);
+}
+
+int disk_standby_write(struct disk_standby *d, const void *buf, size_t len, struct ft_error *err)
+{
+	return journal_write(atomic_load(&d->journal), buf, len, err);
+}
+
+int disk_standby_commit(struct disk_standby *d, uint64_t epoch, struct ft_error *err)
+{
+	return journal_commit(atomic_load(&d->journal), epoch, err);
+}
+
+uint64_t disk_standby_bytes(struct disk_standby *d)
+{
+	struct journal *j = atomic_load(&d->journal);
+
+	return j ? journal_bytes(j) : 0;
+}
+
+/* A qemu-nbd that died, or an image that failed once, gets one more try: the file has all that was committed. */
+static int try_again(struct disk_standby *d, struct ft_error *err)
+{
+	struct journal *j = atomic_exchange(&d->journal, NULL);
+	uint64_t replayed;
+	int rc;
+
+	journal_close(j);
+	end_images(d);
+	rc = start_images(d, err);
+	if (!rc)
+		rc = open_journal(d, &replayed, err);
+	return rc ? rc : journal_finish(atomic_load(&d->journal), err);
+}
+
+int disk_standby_finish(struct disk_standby *d, struct ft_error *err)
+{
+	struct journal *j = atomic_load(&d->journal);
+	int rc;
+
+	if (d->is_finished)
+		return 0;
+	rc = j ? journal_finish(j, err) : -EBADF;
+	if (rc)
+		rc = try_again(d, err);
+	if (rc)
+		return rc;
+	d->is_finished = true;
+	end_images(d);
+	return 0;
+}
+
+void disk_standby_close(struct disk_standby *d)
+{
+	if (!d)
+		return;
+	disk_standby_finish(d, NULL);
+	journal_close(atomic_load(&d->journal));
+	end_images(d);
+	free(d);
+}
