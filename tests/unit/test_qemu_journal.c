@@ -451,9 +451,19 @@ Test(journal, an_image_that_cannot_be_written_is_told)
 	cr_assert_eq(rc, -EIO);
 	cr_assert_str_eq(err.msg, "the image is broken");
 	cr_assert_eq(journal_finish(journal, &err), -EIO);
+	journal_halt(journal);
+	cr_assert_eq(journal_again(journal, &err), 0); /* it can be written again */
+	cr_assert_eq(journal_begin(journal, &err), 0);
+	until_applied();
+	cr_assert(is_epoch(&images, 1));
+	put_base(true, 'a');
+	memcpy(want[1], images.disk, sizeof(want[1]));
+	images.fails = 1;
+	send_epoch(2);
+	while (images.fails)
+		usleep(1000);
 	journal_close(journal);
-	images.fails = 0;
-	cr_assert_eq(epoch_after_start(path, &images), 1, "it was committed, so it stays");
+	cr_assert_eq(epoch_after_start(path, &images), 2, "it was committed, so it stays");
 	journal = NULL;
 }
 

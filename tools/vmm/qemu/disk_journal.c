@@ -265,18 +265,34 @@ static int wait_applied(struct journal *j, uint64_t more, unsigned ms, struct ft
 
 /* ---- what comes in ------------------------------------------------------------------------------ */
 
+/* Before the images are changed by what is not committed. */
+static int mark_incomplete(struct journal *j, struct ft_error *err)
+{
+	int rc = 0;
+
+	pthread_mutex_lock(&j->lock);
+	if (!(j->flags & INCOMPLETE)) {
+		j->flags |= INCOMPLETE;
+		rc = write_head(j, err);
+	}
+	pthread_mutex_unlock(&j->lock);
+	return rc;
+}
+
 static int check_data(void *user, unsigned disk, uint64_t offset, const void *buf, size_t len, struct ft_error *err)
 {
 	struct journal *j = user;
+	int rc = j->is_direct ? mark_incomplete(j, err) : 0;
 
-	return j->is_direct ? j->config.write(j->config.user, disk, offset, buf, len, err) : 0;
+	return rc || !j->is_direct ? rc : j->config.write(j->config.user, disk, offset, buf, len, err);
 }
 
 static int check_zero(void *user, unsigned disk, uint64_t offset, uint32_t len, struct ft_error *err)
 {
 	struct journal *j = user;
+	int rc = j->is_direct ? mark_incomplete(j, err) : 0;
 
-	return j->is_direct ? j->config.zero(j->config.user, disk, offset, len, err) : 0;
+	return rc || !j->is_direct ? rc : j->config.zero(j->config.user, disk, offset, len, err);
 }
 
 static int check_base(void *user, const uint8_t name[DISK_NAME], bool changes_only, struct ft_error *err)
@@ -307,12 +323,8 @@ int journal_begin(struct journal *j, struct ft_error *err)
 	j->has_new_name = false;
 	pthread_mutex_lock(&j->lock);
 	j->end = j->committed;
-	if (ftruncate(j->fd, (off_t)j->end)) {
+	if (ftruncate(j->fd, (off_t)j->end))
 		rc = fail_sys(err, -errno, "journal of the disks, %s", j->path);
-	} else if (j->is_direct && !(j->flags & INCOMPLETE)) {
-		j->flags |= INCOMPLETE;
-		rc = write_head(j, err);
-	}
 	pthread_mutex_unlock(&j->lock);
 	j->wants_begin = rc != 0;
 	return rc;
@@ -579,6 +591,18 @@ static void end_thread(struct journal *j)
 	if (j->has_thread)
 		pthread_join(j->thread, NULL);
 	j->has_thread = false;
+}
+
+void journal_halt(struct journal *j)
+{
+	end_thread(j);
+}
+
+int journal_again(struct journal *j, struct ft_error *err)
+{
+	j->stop = false;
+	j->failed = (struct ft_error){ 0 };
+	return start_thread(j, err);
 }
 
 int journal_finish(struct journal *j, struct ft_error *err)

@@ -8,8 +8,8 @@
  *  J1  A record is applied only behind which, in the file, a COMMIT with the right digest stands.
  *  J2  "applied up to P" is written after the images were flushed, and is stable before the file lets go of what is before P.
  *  J3  What is applied is applied in the order of the stream; again from P after a crash, which comes to the same.
- *  J4  Until the first commit in this process there is no image to go back to: what comes in goes to the images at once, and the head said before
- *      "incomplete"; it is taken back after the flush of that commit.
+ *  J4  Until the first commit in this process there is no image to go back to: what comes in goes to the images at once, and the head says
+ *      "incomplete" before the first of it; that is taken back after the flush of that commit.
  *
  * journal_begin(), journal_write(), journal_commit(): one thread at a time; the images are written by a thread of the journal, or, J4, by theirs. */
 #ifndef FT_QEMU_DISK_JOURNAL_H
@@ -45,6 +45,10 @@ int journal_open(struct journal **out, const struct journal_config *config, uint
 int journal_begin(struct journal *j, struct ft_error *err);
 int journal_write(struct journal *j, const void *buf, size_t len, struct ft_error *err);
 int journal_commit(struct journal *j, uint64_t epoch, struct ft_error *err);
+
+/* journal_halt, journal_again - nothing is applied in between: the images may be opened anew, also after they failed. */
+void journal_halt(struct journal *j);
+int journal_again(struct journal *j, struct ft_error *err);
 
 /* journal_finish - apply what is committed, forget the rest; the file is removed unless the images are incomplete.  Afterwards only
  * journal_close(). */

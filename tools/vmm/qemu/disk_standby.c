@@ -30,19 +30,26 @@ struct disk_standby {
 	const struct disk_list *list;
 	char run_dir[256], journal_path[520];
 	bool durable;
-	_Atomic(struct journal *) journal;
+	struct journal *journal;
 	struct image image[DISKS_MAX];
 	bool is_finished;
+	atomic_bool has_failed; /* an image: all are opened anew before they are used again */
 };
 
 /* ---- images ------------------------------------------------------------------------------------- */
+
+static int image_failed(struct disk_standby *d, unsigned disk, struct ft_error *err)
+{
+	atomic_store(&d->has_failed, true);
+	return fail_in(err, "secondary's disk %s", d->list->disk[disk].name);
+}
 
 static int write_image(void *user, unsigned disk, uint64_t offset, const void *buf, size_t len, struct ft_error *err)
 {
 	struct disk_standby *d = user;
 	int rc = disk_nbd_write(d->image[disk].nbd, offset, buf, len, err);
 
-	return rc ? fail_in(err, "secondary's disk %s", d->list->disk[disk].name) : 0;
+	return rc ? image_failed(d, disk, err) : 0;
 }
 
 static int zero_image(void *user, unsigned disk, uint64_t offset, uint32_t len, struct ft_error *err)
@@ -50,7 +57,7 @@ static int zero_image(void *user, unsigned disk, uint64_t offset, uint32_t len, 
 	struct disk_standby *d = user;
 	int rc = disk_nbd_zero(d->image[disk].nbd, offset, len, err);
 
-	return rc ? fail_in(err, "secondary's disk %s", d->list->disk[disk].name) : 0;
+	return rc ? image_failed(d, disk, err) : 0;
 }
 
 static int flush_images(void *user, struct ft_error *err)
@@ -61,7 +68,7 @@ static int flush_images(void *user, struct ft_error *err)
 	for (unsigned i = 0; !rc && i < d->list->nr; i++) {
 		rc = disk_nbd_flush(d->image[i].nbd, err);
 		if (rc)
-			fail_in(err, "secondary's disk %s", d->list->disk[i].name);
+			image_failed(d, i, err);
 	}
 	return rc;
 }
@@ -177,11 +184,8 @@ static int open_journal(struct disk_standby *d, uint64_t *replayed, struct ft_er
 				    .zero = zero_image,
 				    .flush = flush_images,
 				    .user = d };
-	struct journal *j;
-	int rc = journal_open(&j, &c, replayed, err);
 
-	atomic_store(&d->journal, j);
-	return rc;
+	return journal_open(&d->journal, &c, replayed, err);
 }
 
 int disk_standby_open(struct disk_standby **out, const struct disk_standby_config *config, char *said, size_t size,
@@ -219,53 +223,55 @@ int disk_standby_open(struct disk_standby **out, const struct disk_standby_confi
 	return 0;
 }
 
+/* A qemu-nbd that died, an image that could not be written: perhaps it can now.  The file has all that was committed. */
+static int mend(struct disk_standby *d, struct ft_error *err)
+{
+	int rc;
+
+	if (!atomic_load(&d->has_failed))
+		return 0;
+	journal_halt(d->journal);
+	end_images(d);
+	rc = start_images(d, err);
+	if (rc)
+		return rc;
+	atomic_store(&d->has_failed, false);
+	return journal_again(d->journal, err);
+}
+
 int disk_standby_begin(struct disk_standby *d, struct ft_error *err)
 {
-	return journal_begin(atomic_load(&d->journal), err);
+	int rc = mend(d, err);
+
+	return rc ? rc : journal_begin(d->journal, err);
 }
 
 int disk_standby_write(struct disk_standby *d, const void *buf, size_t len, struct ft_error *err)
 {
-	return journal_write(atomic_load(&d->journal), buf, len, err);
+	return journal_write(d->journal, buf, len, err);
 }
 
 int disk_standby_commit(struct disk_standby *d, uint64_t epoch, struct ft_error *err)
 {
-	return journal_commit(atomic_load(&d->journal), epoch, err);
+	return journal_commit(d->journal, epoch, err);
 }
 
 uint64_t disk_standby_bytes(struct disk_standby *d)
 {
-	struct journal *j = atomic_load(&d->journal);
-
-	return j ? journal_bytes(j) : 0;
-}
-
-/* A qemu-nbd that died, or an image that failed once, gets one more try: the file has all that was committed. */
-static int try_again(struct disk_standby *d, struct ft_error *err)
-{
-	struct journal *j = atomic_exchange(&d->journal, NULL);
-	uint64_t replayed;
-	int rc;
-
-	journal_close(j);
-	end_images(d);
-	rc = start_images(d, err);
-	if (!rc)
-		rc = open_journal(d, &replayed, err);
-	return rc ? rc : journal_finish(atomic_load(&d->journal), err);
+	return journal_bytes(d->journal);
 }
 
 int disk_standby_finish(struct disk_standby *d, struct ft_error *err)
 {
-	struct journal *j = atomic_load(&d->journal);
 	int rc;
 
 	if (d->is_finished)
 		return 0;
-	rc = j ? journal_finish(j, err) : -EBADF;
-	if (rc)
-		rc = try_again(d, err);
+	rc = mend(d, err);
+	if (!rc)
+		rc = journal_finish(d->journal, err);
+	if (rc && atomic_load(&d->has_failed)) /* only now it was seen */
+		rc = mend(d, err) ? err->code : journal_finish(d->journal, err);
 	if (rc)
 		return rc;
 	d->is_finished = true;
@@ -275,10 +281,12 @@ int disk_standby_finish(struct disk_standby *d, struct ft_error *err)
 
 void disk_standby_close(struct disk_standby *d)
 {
+	struct ft_error err = { 0 };
+
 	if (!d)
 		return;
-	disk_standby_finish(d, NULL);
-	journal_close(atomic_load(&d->journal));
+	disk_standby_finish(d, &err);
+	journal_close(d->journal);
 	end_images(d);
 	free(d);
 }

@@ -38,9 +38,12 @@ static int track_start(void *user, struct ft_error *err)
 			    devstate_method_name(devstate_method(m->state)), tracker_method(m->tracker));
 	}
 	m->estimate_until_ns = 0;
+	/* between its end and cont the images are inactive, and whatever writes one then (a block job, the monitor) makes QEMU 7.2 abort */
 	if (m->mirrors && devstate_method(m->state) == DEVSTATE_MIGRATE)
-		return fail(err, -ENOTSUP,
-			    "the device state can be taken only by \"migrate\", which makes QEMU let go of its disks");
+		return fail(
+			err, -ENOTSUP,
+			"the device state is taken by \"migrate\", which makes QEMU let go of its disks; with disks "
+			"only pipe and stopcont are possible");
 	rc = m->mirrors ? mirrors_begin(m->mirrors, err) : 0;
 	return rc ? rc : tracker_arm(m->tracker, err);
 }
