@@ -42,8 +42,9 @@ static int take_file(struct walk *w, const char *name, const char *arg, const ch
 	file = without_protocol(file);
 	for (size_t i = 0; i < w->disk_files.n; i++)
 		if (!strcmp(w->disk_files.v[i], file))
-			return cmdline_refuse(w, name, arg,
-					      "another disk of this machine is in the same file, and would write over it");
+			return cmdline_refuse(
+				w, name, arg,
+				"another disk of this machine is in the same file, and would write over it");
 	strv_add(&w->disk_files, file);
 	return cmdline_pass(w, name, arg, NULL);
 }
@@ -64,20 +65,23 @@ static const char *why_not_interface(const char *interface)
 		return NULL;
 	if (!strcmp(interface, "pflash"))
 		return "what the guest writes to this flash is not held or replicated; add readonly=on";
-	return "what the guest writes to such a disk is not held or replicated; use if=virtio, ide, scsi or none, or readonly=on";
+	return "what the guest writes to such a disk is not held or replicated; use if=virtio, ide, scsi or none, or "
+	       "readonly=on";
 }
 
 static bool is_read_only(const struct opts *o)
 {
 	const char *media = opts_get(o, "media");
 
-	return opts_is_on(o, "readonly", false) || opts_is_on(o, "read-only", false) || (media && !strcmp(media, "cdrom"));
+	return opts_is_on(o, "readonly", false) || opts_is_on(o, "read-only", false) ||
+	       (media && !strcmp(media, "cdrom"));
 }
 
 static int on_writable_drive(struct walk *w, const char *name, const char *arg, const struct opts *o)
 {
 	static const char *const formats[] = { "raw", "qcow2", NULL };
-	const char *file = opts_get(o, "file"), *format = opts_get(o, "format"), *driver = opts_get(o, "file.driver"), *why;
+	const char *file = opts_get(o, "file"), *format = opts_get(o, "format"), *driver = opts_get(o, "file.driver"),
+		   *why;
 
 	file = file ? file : opts_get(o, "file.filename");
 	format = format ? format : opts_get(o, "driver");
@@ -101,8 +105,9 @@ int cmdline_on_drive(struct walk *w, const char *name, const char *arg, const ch
 	if (rc)
 		return rc;
 	if (opts_is_on(&o, "snapshot", false))
-		rc = cmdline_unheld(w, name, arg,
-				    "what the guest writes goes to a temporary file, which stays on this host; drop snapshot=on");
+		rc = cmdline_unheld(
+			w, name, arg,
+			"what the guest writes goes to a temporary file, which stays on this host; drop snapshot=on");
 	else if (is_read_only(&o))
 		rc = cmdline_pass(w, name, arg, NULL);
 	else
@@ -114,8 +119,10 @@ int cmdline_on_drive(struct walk *w, const char *name, const char *arg, const ch
 /* A node of the block layer: an image, or the file that it is in, whose name may stand in either. */
 static int on_node(struct walk *w, const char *name, const char *arg, const struct opts *o)
 {
-	static const char *const harmless[] = { "null-co", "null-aio", NULL }, *const formats[] = { "raw", "qcow2", NULL };
-	const char *driver = opts_get(o, "driver"), *file = opts_get(o, "filename"), *below = opts_get(o, "file.driver");
+	static const char *const harmless[] = { "null-co", "null-aio", NULL }, *const formats[] = { "raw", "qcow2",
+												    NULL };
+	const char *driver = opts_get(o, "driver"), *file = opts_get(o, "filename"),
+		   *below = opts_get(o, "file.driver");
 
 	driver = driver ? driver : "";
 	if (is_one_of(driver, harmless))
@@ -128,9 +135,12 @@ static int on_node(struct walk *w, const char *name, const char *arg, const stru
 	if (is_one_of(driver, formats) && file && below && !strcmp(below, "file"))
 		return take_file(w, name, arg, file);
 	if (is_one_of(driver, formats) && o->json)
-		return cmdline_unheld(w, name, arg, "JSON inside of JSON is not understood here; give the file a -blockdev of its own");
+		return cmdline_unheld(
+			w, name, arg,
+			"JSON inside of JSON is not understood here; give the file a -blockdev of its own");
 	return cmdline_unheld(w, name, arg,
-			      "what the guest writes to this disk is not held: ftqemu replicates drivers raw and qcow2 over file; add "
+			      "what the guest writes to this disk is not held: ftqemu replicates drivers raw and qcow2 "
+			      "over file; add "
 			      "read-only=on");
 }
 

@@ -50,6 +50,7 @@ struct tap {
 	pthread_cond_t moved; /* there is room, mode or pausing changed, a read is done */
 	enum mode mode;
 	bool pausing, settling, is_broken, asked;
+	bool settled; /* the last pause of the full sync comes at once: whatever is written until then is queued */
 	char why[256];
 	struct list queue, sent;
 	uint64_t held;
@@ -215,7 +216,7 @@ static void turn_off(struct tap *t)
 {
 	forget_queue(t);
 	t->mode = OFF;
-	t->settling = false;
+	t->settling = t->settled = false;
 	pthread_cond_broadcast(&t->moved);
 }
 
@@ -265,7 +266,7 @@ static void put_write(struct tap *t, unsigned disk, uint64_t offset, const uint8
 			stop = end;
 		/* in a full sync no epoch needs the octets: what finds no room (or no memory) is copied later */
 		if (clean && t->mode == SYNC &&
-		    (t->held >= t->config.hold_bytes ||
+		    ((!t->settled && t->held >= t->config.hold_bytes) ||
 		     !queue_part(t, disk, at, buf ? buf + (at - offset) : NULL, (uint32_t)(stop - at))))
 			set_range_dirty(&t->disk[disk], at, stop - at);
 		else if (clean && t->mode == EPOCHS &&
@@ -420,6 +421,7 @@ int tap_settle(struct tap *t, uint64_t deadline, struct ft_error *err)
 		}
 	}
 	t->settling = false;
+	t->settled = rc >= 0 && t->mode == SYNC;
 	pthread_cond_broadcast(&t->moved);
 	pthread_mutex_unlock(&t->lock);
 	return rc < 0 ? rc : 0;
