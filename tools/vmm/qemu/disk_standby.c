@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* disk_standby.c - see disk_standby.h.  qemu-nbd dies with us, so that the next start finds the images free. */
+/* disk_standby.c - see disk_standby.h.  A qemu-nbd ends when its client leaves, and so with us, whatever kills us: the next start finds the
+ * images free.  (PR_SET_PDEATHSIG would not do: it looks at the thread that forked, and images are opened anew on threads of connections.) */
 #include "disk_standby.h"
 
 #include <errno.h>
@@ -9,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "disk_journal.h"
@@ -18,6 +18,7 @@
 
 #define START_MS 10000
 #define END_MS 10000
+#define BUSY_MS 3000
 #define CAP_BYTES (UINT64_C(256) << 20) /* committed, and not in the images: more lets the primary wait */
 
 struct image {
@@ -73,18 +74,11 @@ static int flush_images(void *user, struct ft_error *err)
 	return rc;
 }
 
-static void become_nbd(const struct disk_info *disk, const struct image *image, pid_t parent)
+static void become_nbd(const struct disk_info *disk, const struct image *image)
 {
 	char format[32], path[340];
-	char *argv[] = { (char *)"qemu-nbd",
-			 format,
-			 (char *)"--cache=writeback",
-			 (char *)"--discard=unmap",
-			 (char *)"--persistent",
-			 (char *)"--socket",
-			 path,
-			 (char *)disk->file,
-			 NULL };
+	char *argv[] = { (char *)"qemu-nbd", format, (char *)"--cache=writeback", (char *)"--discard=unmap",
+			 (char *)"--socket", path,   (char *)disk->file,          NULL };
 	sigset_t none;
 	int null = open("/dev/null", O_RDWR), log = open(image->log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
@@ -93,8 +87,7 @@ static void become_nbd(const struct disk_info *disk, const struct image *image, 
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	setsid(); /* no terminal's ^C */
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	if (getppid() != parent || null < 0 || log < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
+	if (null < 0 || log < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
 		_exit(126);
 	execvp(argv[0], argv);
 	dprintf(2, "qemu-nbd cannot be run (%s); it is in Debian's package qemu-utils\n", strerror(errno));
@@ -108,13 +101,26 @@ static bool has_ended(struct image *i)
 	return i->pid == 0;
 }
 
+static int ended(const struct image *i, const struct disk_info *disk, struct ft_error *err)
+{
+	char words[256];
+
+	launch_last_words(i->log, words, sizeof(words));
+	if (strstr(words, "lock"))
+		return fail(err, -EBUSY,
+			    "disk %s: another process has its image %s open (%.200s); if that is the primary, by "
+			    "shared storage: "
+			    "each host needs an image of its own, since the primary writes to its one before an epoch "
+			    "is safe",
+			    disk->name, disk->file, words);
+	return fail(err, -ECHILD, "disk %s: %s", disk->name, words[0] ? words : "qemu-nbd has ended and said nothing");
+}
+
 static int start_image(struct disk_standby *d, unsigned n, struct ft_error *err)
 {
 	const struct disk_info *disk = &d->list->disk[n];
 	uint64_t deadline = util_deadline_ms(START_MS);
 	struct image *i = &d->image[n];
-	pid_t us = getpid();
-	char words[256];
 	int rc;
 
 	snprintf(i->log, sizeof(i->log), "%s/qemu-nbd.%u.log", d->run_dir, n);
@@ -126,16 +132,18 @@ static int start_image(struct disk_standby *d, unsigned n, struct ft_error *err)
 		return fail_sys(err, -errno, "qemu-nbd");
 	}
 	if (i->pid == 0)
-		become_nbd(disk, i, us);
+		become_nbd(disk, i);
 	while (access(i->path, F_OK) && !has_ended(i) && util_now_ns() < deadline)
 		util_sleep_ms(5);
-	if (has_ended(i)) {
-		launch_last_words(i->log, words, sizeof(words));
-		return fail(err, -ECHILD, "disk %s: %s", disk->name,
-			    words[0] ? words : "qemu-nbd has ended and said nothing");
-	}
+	if (has_ended(i))
+		return ended(i, disk, err);
 	rc = disk_nbd_open(&i->nbd, i->path, "", disk->size, err);
-	return rc ? fail_in(err, "disk %s", disk->name) : 0;
+	if (!rc)
+		return 0;
+	/* it listens before it opens the image */
+	for (deadline = util_deadline_ms(1000); !has_ended(i) && util_now_ns() < deadline;)
+		util_sleep_ms(5);
+	return has_ended(i) ? ended(i, disk, err) : fail_in(err, "disk %s", disk->name);
 }
 
 static void end_image(struct image *i)
@@ -158,10 +166,14 @@ static void end_image(struct image *i)
 
 static int start_images(struct disk_standby *d, struct ft_error *err)
 {
+	uint64_t deadline = util_deadline_ms(BUSY_MS);
 	int rc = 0;
 
-	for (unsigned i = 0; !rc && i < d->list->nr; i++)
-		rc = start_image(d, i, err);
+	for (unsigned i = 0; !rc && i < d->list->nr; i++) {
+		/* the qemu-nbd of a predecessor that was killed may not have let go yet */
+		while ((rc = start_image(d, i, err)) == -EBUSY && util_now_ns() < deadline)
+			util_sleep_ms(50);
+	}
 	return rc;
 }
 
