@@ -293,7 +293,7 @@ Test(nbd_raw, cut_off_anywhere_it_ends, .timeout = 60)
 
 	memcpy(all + 30, "\x25\x60\x95\x13\0\0\0\1", 8);
 	all[30 + 26] = 2; /* 512 octets */
-	for (size_t n = 0; n < sizeof(all); n++) {
+	for (size_t n = 0; n < sizeof(all); n += n < sizeof(all) - 512 ? 1 : 73) {
 		raw_begin(&r);
 		say(&r, all, n);
 		raw_end(&r);
