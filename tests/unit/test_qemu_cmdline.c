@@ -125,13 +125,36 @@ static const struct refusal refusals[] = {
 	{ "q -device id=x", "without a driver" },
 	{ "q -fsdev local,id=f,path=/,security_model=none", "files of the host" },
 	{ "q -tpmdev passthrough,id=t", "TPM" },
-	{ "q -drive file=d.img", "-drive file=d.img: what the guest writes to this disk" },
-	{ "q -drive file=d.img,readonly=off", "add readonly=on" },
-	{ "q -drive file=d.img,readonly=on,snapshot=on", "what the guest writes" },
-	{ "q -drive if=pflash,file=vars.fd", "what the guest writes" },
-	{ "q -blockdev driver=file,node-name=n,filename=f", "add read-only=on" },
-	{ "q -blockdev {\"driver\":\"file\",\"node-name\":\"n\",\"filename\":\"f\"}", "add read-only=on" },
-	{ "q -hda d.img", "use -drive file=...,readonly=on" },
+	{ "q -drive file=d.img,format=vmdk", "-drive file=d.img,format=vmdk: what the guest writes to this disk" },
+	{ "q -drive file=nbd:unix:s", "it is no file of this host" },
+	{ "q -drive file=nbd://h/x,format=raw", "it is no file of this host" },
+	{ "q -drive file=fat:rw:dir", "it is no file of this host" },
+	{ "q -drive file.driver=nbd,file.host=h", "raw and qcow2 images" },
+	{ "q -drive file.driver=host_device,file.filename=d", "raw and qcow2 images" },
+	{ "q -drive file=json:{},format=raw", "write it as -blockdev" },
+	{ "q -drive file=,format=raw", "it names no file" },
+	{ "q -drive format=raw", "raw and qcow2 images" },
+	{ "q -drive file=/dev/sda,format=raw", "a device of the host is not replicated" },
+	{ "q -drive file=d.img,snapshot=on", "drop snapshot=on" },
+	{ "q -drive file=d.img,readonly=on,snapshot=on", "drop snapshot=on" },
+	{ "q -drive if=floppy,file=d.img", "use if=virtio" },
+	{ "q -drive if=pflash,file=vars.fd", "this flash is not held" },
+	{ "q -drive file=d.img -drive file=e.img -drive file=d.img,if=virtio",
+	  "another disk of this machine is in the same file" },
+	{ "q -hda d.img -blockdev driver=file,node-name=n,filename=d.img",
+	  "another disk of this machine is in the same file" },
+	{ "q -drive file=file:d.img -hda d.img", "another disk of this machine is in the same file" },
+	{ "q -blockdev driver=nbd,node-name=n,server.type=unix,server.path=s", "add read-only=on" },
+	{ "q -blockdev driver=host_device,node-name=n,filename=/dev/sda", "add read-only=on" },
+	{ "q -blockdev driver=file,node-name=n,filename=/dev/sda", "a device of the host is not replicated" },
+	{ "q -blockdev driver=vmdk,node-name=n,file=f", "add read-only=on" },
+	{ "q -blockdev driver=raw,node-name=n,file.driver=nbd,file.filename=x", "add read-only=on" },
+	{ "q -blockdev {\"driver\":\"raw\",\"node-name\":\"n\",\"file\":{\"driver\":\"nbd\"}}",
+	  "a -blockdev of its own" },
+	{ "q -blockdev node-name=n", "add read-only=on" },
+	{ "q -hda /dev/sda", "a device of the host is not replicated" },
+	{ "q -hda ssh://h/d", "it is no file of this host" },
+	{ "q -fda d.img", "use a hard disk" },
 	{ "q -pflash f", "use -drive if=pflash,readonly=on" },
 	{ "q d.img", "d.img: a disk given without an option" },
 	{ "q -netdev user,id=n", "-netdev user,id=n: the connections of a user network end in QEMU" },
@@ -212,10 +235,10 @@ Test(cmdline, unsafe_output_lets_pass_and_writes_it_down)
 {
 	req.unsafe_output = true;
 	cr_assert_eq(
-		rewrite("q -drive file=d.img -netdev user,id=n -device e1000,netdev=n -vnc :1 -hda e.img -snapshot"), 0,
-		"%s", err.msg);
+		rewrite("q -drive file=nbd:h:1 -netdev user,id=n -device e1000,netdev=n -vnc :1 -hda /dev/e -snapshot"),
+		0, "%s", err.msg);
 	cr_assert_eq(out.unheld.n, 5);
-	cr_assert_str_eq(out.unheld.v[0], "-drive file=d.img");
+	cr_assert_str_eq(out.unheld.v[0], "-drive file=nbd:h:1");
 	cr_assert(out.has_picture);
 	/* but not what would be wrong without a word */
 	cr_assert_eq(rewrite("q -nodefaults -device vfio-pci,host=1"), -ENOTSUP);
@@ -444,12 +467,13 @@ Test(cmdline, nographic_is_what_qemu_makes_of_it)
 
 Test(cmdline, harmless_disks_pass)
 {
-	static const char *const cases[] = {
-		"-drive file=d,readonly=on",     "-drive file=d,read-only=on,if=virtio",
-		"-drive file=c,media=cdrom",     "-cdrom c.iso",
-		"-drive if=none,id=e",           "-blockdev driver=file,node-name=n,filename=f,read-only=on",
-		"-blockdev null-co,node-name=n", "-drive if=pflash,readonly=on,file=code.fd"
-	};
+	static const char *const cases[] = { "-drive file=d,readonly=on", "-drive file=d,read-only=on,if=virtio",
+					     "-drive file=c,media=cdrom", "-cdrom c.iso", "-drive if=none,id=e",
+					     "-blockdev driver=file,node-name=n,filename=f,read-only=on",
+					     "-blockdev null-co,node-name=n",
+					     "-drive if=pflash,readonly=on,file=code.fd",
+					     /* a file that nobody writes may be in use twice */
+					     "-drive file=d,readonly=on -drive file=d,readonly=on" };
 	size_t i;
 
 	for (i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
@@ -461,6 +485,37 @@ Test(cmdline, harmless_disks_pass)
 	rewrite("q -nodefaults -blockdev "
 		"{\"driver\":\"file\",\"node-name\":\"n\",\"filename\":\"f\",\"read-only\":true}");
 	cr_assert_eq(err.code, 0, "%s", err.msg);
+}
+
+Test(cmdline, disks_that_are_replicated_pass)
+{
+	static const char *const cases[] = {
+		"-drive file=d.img",
+		"-drive d.img",
+		"-drive file=d.img,format=raw,if=virtio",
+		"-drive file=/a/b:c,driver=qcow2,if=none,id=d -device virtio-blk-pci,drive=d",
+		"-drive file=file:d.img,format=qcow2,if=ide,cache=none",
+		"-drive file.driver=file,file.filename=d.img,format=raw",
+		"-drive file=d.img,snapshot=off",
+		"-hda a.img -hdb b.img",
+		"-blockdev driver=file,node-name=f,filename=d.img -blockdev driver=qcow2,node-name=n,file=f",
+		"-blockdev qcow2,node-name=n,file.driver=file,file.filename=d.img",
+		"-drive file=d.img,readonly=on -drive file=d.img,format=raw",
+	};
+
+	for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+		char words[200];
+
+		snprintf(words, sizeof(words), "q -nodefaults %s", cases[i]);
+		cr_expect(has_words(rewritten(words), cases[i]), "%s", cases[i]);
+		cr_expect_eq(out.unheld.n, 0, "%s", cases[i]);
+	}
+	rewrite("q -nodefaults -blockdev {\"driver\":\"file\",\"node-name\":\"f\",\"filename\":\"d\"} "
+		"-blockdev {\"driver\":\"raw\",\"node-name\":\"n\",\"file\":\"f\"}");
+	cr_assert_eq(err.code, 0, "%s", err.msg);
+	/* with --unsafe-output too, a file that two disks write is wrong */
+	req.unsafe_output = true;
+	cr_assert_eq(rewrite("q -nodefaults -hda d.img -hdb d.img"), -ENOTSUP);
 }
 
 Test(cmdline, names_are_found)

@@ -19,9 +19,10 @@ struct args {
 	struct ft_config cfg;
 	const char *name, *control, *console, *method, *log, *qemu_log, *shim;
 	const char *qmp, *then_secondary;
-	uint64_t pid, hold_bytes, net_hold_bytes;
+	uint64_t pid, hold_bytes, net_hold_bytes, disk_hold_bytes;
+	const char *disk_journal;
 	enum nics_at_cap net_at_cap;
-	bool unsafe_output, verbose;
+	bool unsafe_output, verbose, disk_durability;
 	enum devstate_method state_method;
 };
 

@@ -13,6 +13,7 @@
 
 #define HOLD_BYTES "4M"
 #define NET_HOLD_BYTES "16M"
+#define DISK_HOLD_BYTES "64M"
 #define NET_HOLD_MIN UINT64_C(131072) /* a frame of the largest size and more */
 
 static int set_method(void *user, const struct cli_option *opt, const char *value, struct ft_error *err)
@@ -55,6 +56,19 @@ static int set_net_at_cap(void *user, const struct cli_option *opt, const char *
 	return err->code;
 }
 
+static int refuse_shared_disk(void *user, const struct cli_option *opt, const char *value, struct ft_error *err)
+{
+	(void)user;
+	(void)value;
+	err->code = -ENOTSUP;
+	snprintf(err->msg, sizeof(err->msg),
+		 "%s: a disk that both hosts see has writes of the primary that no epoch was committed for, and the "
+		 "standby would go on with "
+		 "them; give each side an image of its own",
+		 opt->name);
+	return err->code;
+}
+
 static int refuse_identity(void *user, const struct cli_option *opt, const char *value, struct ft_error *err)
 {
 	(void)user;
@@ -87,6 +101,16 @@ static int refuse_identity(void *user, const struct cli_option *opt, const char 
 		  .arg = "cut|drop",                                                                                   \
 		  .help = "when half of that is used: end the epoch, or nothing; what finds no room is lost (cut)",    \
 		  .set = set_net_at_cap },                                                                             \
+		CLI_SIZE(struct args, disk_hold_bytes, "disk-hold-bytes", 0, "SIZE",                                   \
+			 "most octets held of what the guest writes to its disks (" DISK_HOLD_BYTES ")"),              \
+		CLI_STRING(struct args, disk_journal, "disk-journal", 0, "FILE",                                       \
+			   "where a secondary keeps writes until its images have them (IMAGE.ft-journal beside the "   \
+			   "first)"),                                                                                  \
+		CLI_FLAG(struct args, disk_durability, "disk-durability", 0,                                           \
+			 "a secondary acknowledges an epoch when its writes are on stable storage"),                   \
+		{ .name = "shared-disk",                                                                               \
+		  .help = "refused: each side needs an image of its own",                                              \
+		  .set = refuse_shared_disk },                                                                         \
 		CLI_FLAG(struct args, unsafe_output, "unsafe-output", 0,                                               \
 			 "allow disks, network cards and pictures whose output is not held"),                          \
 		CLI_STRING(struct args, shim, "shim", 0, "PATH", "the shim, if it is not where it was installed"),     \
@@ -135,6 +159,8 @@ static void finish(struct args *args)
 		args->hold_bytes = UINT64_C(4) << 20;
 	if (!args->net_hold_bytes)
 		args->net_hold_bytes = UINT64_C(16) << 20;
+	if (!args->disk_hold_bytes)
+		args->disk_hold_bytes = UINT64_C(64) << 20;
 	/* a section of the config file names the machine too */
 	if (!args->name && args->cfg.name && strcmp(args->cfg.name, "vm") != 0)
 		args->name = args->cfg.name;

@@ -172,7 +172,7 @@ static int begin_session(struct run *r, enum ft_role role, struct ft_error *err)
 	r->cfg.name = machine_name(r->machine);
 	r->cfg.identity = machine_identity(r->machine);
 	r->is_primary = role == FT_ROLE_PRIMARY;
-	rc = ft_session_open(&r->session, &r->cfg, &machine_ops, r->machine, err);
+	rc = ft_session_open(&r->session, &r->cfg, machine_ops(r->machine), r->machine, err);
 	if (!rc)
 		rc = machine_add_to(r->machine, r->session, err);
 	if (!rc && r->control)
@@ -245,6 +245,28 @@ static int command_protect(struct run *r, const json_t *args, json_t **reply, st
 	return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 }
 
+/* As `machine` shows them. */
+static json_t *list_disks(struct run *r)
+{
+	json_t *list = json_array();
+	struct machine_disk d;
+
+	for (unsigned i = 0; machine_disk(r->machine, i, &d); i++) {
+		json_t *one = json_pack("{s:s, s:I}", "name", d.name, "size", (json_int_t)d.size);
+
+		if (d.is_standby) {
+			json_object_set_new(one, "journal-bytes", json_integer((json_int_t)d.journal_bytes));
+		} else {
+			json_object_set_new(one, "dirty-bytes", json_integer((json_int_t)d.dirty_bytes));
+			json_object_set_new(one, "copied-percent",
+					    json_integer((json_int_t)((d.size - d.dirty_bytes) * 100 / d.size)));
+			json_object_set_new(one, "held-bytes", json_integer((json_int_t)d.held_bytes));
+		}
+		json_array_append_new(list, one);
+	}
+	return list;
+}
+
 static int command(void *user, const char *cmd, const json_t *args, json_t **reply, struct ft_error *err)
 {
 	struct run *r = user;
@@ -260,11 +282,11 @@ static int command(void *user, const char *cmd, const json_t *args, json_t **rep
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}
 	if (!strcmp(cmd, "machine")) {
-		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I}", "name", machine_name(r->machine), "pid",
+		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:o}", "name", machine_name(r->machine), "pid",
 				   (json_int_t)machine_pid(r->machine), "run-dir", machine_run_dir(r->machine),
 				   "state-method", devstate_method_name(machine_method(r->machine)), "tracking",
 				   machine_tracking(r->machine), "held-bytes", (json_int_t)machine_held(r->machine),
-				   "dropped-frames", (json_int_t)machine_dropped(r->machine));
+				   "dropped-frames", (json_int_t)machine_dropped(r->machine), "disks", list_disks(r));
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}
 	return -ENOSYS;
@@ -477,6 +499,9 @@ static int open_machine(struct run *r, char **qemu)
 		.hold_bytes = a->hold_bytes,
 		.net_hold_bytes = a->net_hold_bytes,
 		.net_at_cap = a->net_at_cap,
+		.disk_hold_bytes = a->disk_hold_bytes,
+		.disk_journal = a->disk_journal,
+		.disk_durability = a->disk_durability,
 		.say = say,
 		.on_event = on_event,
 		.user = r,

@@ -80,10 +80,10 @@ static int for_each(struct walk *w, int (*each)(struct walk *w, const struct rul
 	for (i = 1; !rc && argv[i]; i++) {
 		rule = cmdline_find_rule(argv[i]);
 		if (!rule && argv[i][0] != '-')
-			return fail(
-				w->err, -ENOTSUP,
-				"%.120s: a disk given without an option is writable; use -drive file=...,readonly=on",
-				argv[i]);
+			return fail(w->err, -ENOTSUP,
+				    "%.120s: a disk given without an option is of a format that QEMU guesses; use "
+				    "-drive file=...,format=...",
+				    argv[i]);
 		if (!rule)
 			return fail(
 				w->err, -ENOTSUP,
@@ -137,9 +137,10 @@ int cmdline_rewrite(struct cmdline *out, const struct cmdline_request *req, stru
 		rc = for_each(&w, main_pass);
 	if (!rc && !req->running)
 		rc = cmdline_add(&w);
-	if (!rc && (out->argv.oom || out->notes.oom || out->unheld.oom || w.control.oom))
+	if (!rc && (out->argv.oom || out->notes.oom || out->unheld.oom || w.control.oom || w.disk_files.oom))
 		rc = cmdline_no_memory(&w);
 	strv_free(&w.control);
+	strv_free(&w.disk_files);
 	return rc;
 }
 

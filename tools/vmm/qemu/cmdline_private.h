@@ -18,6 +18,7 @@ struct walk {
 	struct strv control; /* ids of chardevs that carry somebody's QMP */
 	/* so far */
 	bool stdio_used;
+	struct strv disk_files; /* of disks that are replicated */
 	unsigned nr_serial;
 };
 
@@ -44,6 +45,11 @@ bool cmdline_is_own_socket(const struct walk *w, const char *path);
 int cmdline_on_netdev(struct walk *w, const char *name, const char *arg, const char *why);
 int cmdline_on_nic(struct walk *w, const char *name, const char *arg, const char *why);
 int cmdline_on_net(struct walk *w, const char *name, const char *arg, const char *why);
+
+/* cmdline_disk.c: -drive, -blockdev, -hda to -hdd. */
+int cmdline_on_drive(struct walk *w, const char *name, const char *arg, const char *why);
+int cmdline_on_blockdev(struct walk *w, const char *name, const char *arg, const char *why);
+int cmdline_on_hd(struct walk *w, const char *name, const char *arg, const char *why);
 
 /* cmdline_refuse.c: the rule of the option @word ("-m", "--m"); NULL: none, hence refused. */
 const struct rule *cmdline_find_rule(const char *word);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* cmdline_refuse.c - what cannot be protected and why.
  * The table of options gives each its arity and what is done with it; an option that is not in the table is refused,
- * since nobody has thought about it.  The handlers here judge memory, machine, devices and disks by their
- * options; those of character devices are in cmdline_console.c, of network cards in cmdline_net.c.
+ * since nobody has thought about it.  The handlers here judge memory, machine and devices by their
+ * options; those of character devices are in cmdline_console.c, of network cards in cmdline_net.c, of disks in cmdline_disk.c.
  * Pure functions of one thread, see cmdline.h.  Every refusal says the reason and what to do. */
 #include "cmdline_private.h"
 
@@ -294,51 +294,7 @@ static int on_name(struct walk *w, const char *name, const char *arg, const char
 	return cmdline_pass(w, name, arg, NULL);
 }
 
-/* ---- disks, pictures ------------------------------------------------------------------- */
-
-static int on_drive(struct walk *w, const char *name, const char *arg, const char *why)
-{
-	static const char hint[] = "what the guest writes to this disk is not held or replicated; add readonly=on";
-	struct opts o;
-	const char *media;
-	bool harmless;
-	int rc;
-
-	(void)why;
-	rc = opts_parse(&o, arg, "file", w->err);
-	if (rc)
-		return rc;
-	media = opts_get(&o, "media");
-	harmless = opts_is_on(&o, "readonly", false) || opts_is_on(&o, "read-only", false) ||
-		   (media && !strcmp(media, "cdrom")) ||
-		   (!opts_get(&o, "file") && !opts_get(&o, "file.driver") && !opts_get(&o, "driver") &&
-		    !opts_get(&o, "file.filename"));
-	if (opts_is_on(&o, "snapshot", false))
-		harmless = false;
-	opts_free(&o);
-	return harmless ? cmdline_pass(w, name, arg, NULL) : cmdline_unheld(w, name, arg, hint);
-}
-
-static int on_blockdev(struct walk *w, const char *name, const char *arg, const char *why)
-{
-	struct opts o;
-	const char *driver;
-	bool harmless;
-	int rc;
-
-	(void)why;
-	rc = opts_parse(&o, arg, "driver", w->err);
-	if (rc)
-		return rc;
-	driver = opts_get(&o, "driver");
-	harmless = opts_is_on(&o, "read-only", false) ||
-		   (driver && (!strcmp(driver, "null-co") || !strcmp(driver, "null-aio")));
-	opts_free(&o);
-	return harmless ? cmdline_pass(w, name, arg, NULL)
-			: cmdline_unheld(
-				  w, name, arg,
-				  "what the guest writes to this disk is not held or replicated; add read-only=on");
-}
+/* ---- pictures -------------------------------------------------------------------------- */
 
 static int on_display(struct walk *w, const char *name, const char *arg, const char *why)
 {
@@ -369,7 +325,7 @@ static int drop_it(struct walk *w, const char *name, const char *arg, const char
 
 /* ---- the table ---------------------------------------------------------------------------------- */
 
-#define DISK "what the guest writes to this disk is not held or replicated; use -drive file=...,readonly=on"
+#define DISK "what the guest writes to this disk is not held or replicated; use a hard disk (-drive), or readonly=on"
 #define PICTURE "what the guest draws is seen before it may leave; use -display none"
 
 static const struct rule rules[] = {
@@ -401,18 +357,18 @@ static const struct rule rules[] = {
 	{ "dump-vmstate", cmdline_refuse, true, false, "QEMU would write a file and end" },
 	{ "qtest", cmdline_refuse, true, false, "a test protocol drives the machine behind ftqemu's back" },
 	/* disks, network, pictures, sound */
-	{ "hda", cmdline_unheld, true, false, DISK },
-	{ "hdb", cmdline_unheld, true, false, DISK },
-	{ "hdc", cmdline_unheld, true, false, DISK },
-	{ "hdd", cmdline_unheld, true, false, DISK },
+	{ "hda", cmdline_on_hd, true, false, NULL },
+	{ "hdb", cmdline_on_hd, true, false, NULL },
+	{ "hdc", cmdline_on_hd, true, false, NULL },
+	{ "hdd", cmdline_on_hd, true, false, NULL },
 	{ "fda", cmdline_unheld, true, false, DISK },
 	{ "fdb", cmdline_unheld, true, false, DISK },
 	{ "mtdblock", cmdline_unheld, true, false, DISK },
 	{ "sd", cmdline_unheld, true, false, DISK },
 	{ "pflash", cmdline_unheld, true, false,
 	  "what the guest writes to this flash is not held or replicated; use -drive if=pflash,readonly=on" },
-	{ "drive", on_drive, true, false, NULL },
-	{ "blockdev", on_blockdev, true, false, NULL },
+	{ "drive", cmdline_on_drive, true, false, NULL },
+	{ "blockdev", cmdline_on_blockdev, true, false, NULL },
 	{ "net", cmdline_on_net, true, false, NULL },
 	{ "nic", cmdline_on_nic, true, false, NULL },
 	{ "netdev", cmdline_on_netdev, true, false, NULL },

@@ -65,6 +65,7 @@ int machine_open(struct machine **out, const struct machine_config *config, stru
 	m->config.run_base = m->config.shim = m->config.qmp_path = m->config.qemu_log = m->config.console =
 		m->config.name = NULL;
 	m->config.qemu = NULL;
+	m->config.disk_journal = NULL;
 	if (rc) {
 		if (m->is_child && m->pid)
 			machine_quit(m, 1000);
@@ -86,6 +87,10 @@ void machine_close(struct machine *m)
 		return;
 	if (m->qmp && m->has_ended)
 		qmp_pump(m->qmp);
+	if (m->mirrors && !m->has_ended)
+		mirrors_stop(m->mirrors);
+	mirrors_close(m->mirrors);
+	disk_standby_close(m->disk_standby);
 	nics_close(m->nics);
 	consoles_close(m->consoles, m->consoles ? 500 : 0);
 	tracker_close(m->tracker);
@@ -124,8 +129,11 @@ int machine_add_to(struct machine *m, struct ft_session *s, struct ft_error *err
 	pthread_mutex_lock(&m->session_lock);
 	m->session = s;
 	pthread_mutex_unlock(&m->session_lock);
-	if (!s)
+	if (!s) {
+		if (m->mirrors)
+			mirrors_stop(m->mirrors);
 		return 0;
+	}
 	region = ft_session_add_region(s, "ram", m->ram, m->ram_bytes, err);
 	if (region < 0)
 		return region;
@@ -194,8 +202,26 @@ int machine_start(struct machine *m, struct ft_error *err)
 	return 0;
 }
 
+bool machine_disk(struct machine *m, unsigned n, struct machine_disk *out)
+{
+	struct tap_figures f;
+
+	if (n >= m->disks.nr)
+		return false;
+	tap_figures(mirrors_tap(m->mirrors), n, &f);
+	*out = (struct machine_disk){ .name = m->disks.disk[n].name,
+				      .size = m->disks.size[n],
+				      .is_standby = !m->was_started && m->disk_standby,
+				      .dirty_bytes = f.dirty_bytes,
+				      .held_bytes = f.held_bytes,
+				      .journal_bytes = m->disk_standby ? disk_standby_bytes(m->disk_standby) : 0 };
+	return true;
+}
+
 void machine_pump(struct machine *m)
 {
+	if (atomic_exchange(&m->disks_unwanted, false) && m->mirrors)
+		mirrors_stop(m->mirrors);
 	qmp_pump(m->qmp);
 }
 

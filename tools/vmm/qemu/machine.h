@@ -30,6 +30,9 @@ struct machine_config {
 	uint64_t hold_bytes;	 /* of output, for each console */
 	uint64_t net_hold_bytes; /* for each network card */
 	enum nics_at_cap net_at_cap;
+	uint64_t disk_hold_bytes; /* writes of the guest's disks, of all together */
+	const char *disk_journal; /* secondary: NULL: beside the first image */
+	bool disk_durability;	  /* secondary: an epoch's writes are stable before it is acknowledged */
 	/* [any thread] A line for the user, and events of the session.  May be NULL. */
 	void (*say)(void *user, enum ft_log_level level, const char *text);
 	void (*on_event)(void *user, const struct ft_event *event);
@@ -60,7 +63,19 @@ enum devstate_method machine_method(const struct machine *m);
 uint64_t machine_held(struct machine *m); /* octets of output held */
 uint64_t machine_dropped(struct machine *m); /* frames of the guest that were dropped */
 
-extern const struct ft_vmm_ops machine_ops; /* user: the machine */
+struct machine_disk {
+	const char *name;
+	uint64_t size;
+	bool is_standby; /* of a guest that does not run here: only journal_bytes says something; else only the others do */
+	uint64_t dirty_bytes;	/* that the secondary does not have */
+	uint64_t held_bytes;	/* writes on their way, of all disks */
+	uint64_t journal_bytes; /* committed and not yet in the images, of all disks */
+};
+/* machine_disk - of the disk @n; false: there are no more.  Any thread. */
+bool machine_disk(struct machine *m, unsigned n, struct machine_disk *out);
+
+/* machine_ops - what a session gets, with the machine as its user: with the side stream if there are disks to replicate. */
+const struct ft_vmm_ops *machine_ops(const struct machine *m);
 /* machine_add_to - its memory becomes the session's; early ends of epochs are asked of @s from now on (NULL: of nobody). */
 int machine_add_to(struct machine *m, struct ft_session *s, struct ft_error *err);
 

@@ -14,10 +14,12 @@
 #include <string.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include "disk_journal.h"
 #include "identity.h"
 #include "launch.h"
 
 #define ANNOUNCE_MS 1000
+#define SETTLE_MS 2000 /* for what is left of the copy of the disks before the last pause of a full sync */
 #define ESTIMATE_NS (5 * UTIL_NS_PER_MS) /* an estimate is good for so long, and for 20 times what it cost */
 
 /* ---- ops: primary ------------------------------------------------------------------------------- */
@@ -36,7 +38,14 @@ static int track_start(void *user, struct ft_error *err)
 			    devstate_method_name(devstate_method(m->state)), tracker_method(m->tracker));
 	}
 	m->estimate_until_ns = 0;
-	return tracker_arm(m->tracker, err);
+	/* between its end and cont the images are inactive, and whatever writes one then (a block job, the monitor) makes QEMU 7.2 abort */
+	if (m->mirrors && devstate_method(m->state) == DEVSTATE_MIGRATE)
+		return fail(
+			err, -ENOTSUP,
+			"the device state is taken by \"migrate\", which makes QEMU let go of its disks; with disks "
+			"only pipe and stopcont are possible");
+	rc = m->mirrors ? mirrors_begin(m->mirrors, err) : 0;
+	return rc ? rc : tracker_arm(m->tracker, err);
 }
 
 static void track_stop(void *user)
@@ -92,12 +101,25 @@ static uint64_t estimate_dirty(void *user)
 	return m->estimate;
 }
 
+/* QEMU's stop waits for the writes under way, and they must not wait for us. */
+static int pause_disks(struct machine *m, struct ft_error *err)
+{
+	struct tap *tap = m->mirrors ? mirrors_tap(m->mirrors) : NULL;
+	int rc = tap ? tap_settle(tap, util_deadline_ms(SETTLE_MS), err) : 0;
+
+	if (tap && !rc)
+		tap_pausing(tap, true);
+	return rc;
+}
+
 static int pause_guest(void *user, struct ft_error *err)
 {
 	struct machine *m = user;
 	enum devstate_method before = devstate_method(m->state);
-	int rc = devstate_pause(m->state, err);
+	int rc = pause_disks(m, err);
 
+	if (!rc)
+		rc = devstate_pause(m->state, err);
 	if (devstate_method(m->state) != before)
 		machine_say(m, FT_LOG_WARN, "device state: %s failed, going on with %s", devstate_method_name(before),
 			    devstate_method_name(devstate_method(m->state)));
@@ -127,8 +149,13 @@ static int resume_guest(void *user, struct ft_error *err)
 {
 	struct machine *m = user;
 
+	int rc;
+
 	m->is_paused = false;
-	return devstate_resume(m->state, err);
+	rc = devstate_resume(m->state, err);
+	if (m->mirrors)
+		tap_pausing(mirrors_tap(m->mirrors), false);
+	return rc;
 }
 
 /* While the operator holds the guest there is a file that says so: who attaches later leaves it stopped. */
@@ -159,8 +186,13 @@ bool machine_is_marked_held(struct machine *m)
 static int guest_hold(void *user, bool hold, struct ft_error *err)
 {
 	struct machine *m = user;
-	int rc = hold ? devstate_stop(m->state, err) : devstate_cont(m->state, err);
+	int rc;
 
+	if (m->mirrors && hold)
+		tap_pausing(mirrors_tap(m->mirrors), true);
+	rc = hold ? devstate_stop(m->state, err) : devstate_cont(m->state, err);
+	if (m->mirrors && hold)
+		tap_pausing(mirrors_tap(m->mirrors), false);
 	if (rc)
 		return rc;
 	mark_held(m, hold);
@@ -174,6 +206,8 @@ static void output_cut(void *user, uint64_t epoch)
 
 	consoles_cut(m->consoles, epoch);
 	nics_cut(m->nics, epoch);
+	if (m->mirrors)
+		tap_cut(mirrors_tap(m->mirrors), epoch);
 }
 
 static void output_release(void *user, uint64_t epoch)
@@ -182,6 +216,10 @@ static void output_release(void *user, uint64_t epoch)
 
 	consoles_release(m->consoles, epoch);
 	nics_release(m->nics, epoch);
+	if (m->mirrors && epoch == UINT64_MAX)
+		tap_off(mirrors_tap(m->mirrors));
+	else if (m->mirrors)
+		tap_acked(mirrors_tap(m->mirrors), epoch);
 }
 
 /* The guest runs elsewhere.  The process is stopped as a whole: with `pipe` QEMU is only blocked, and would let the guest run
@@ -195,6 +233,18 @@ static void output_drop(void *user)
 		machine_say(m, FT_LOG_ERROR, "fenced, but QEMU cannot be stopped: %s", strerror(errno));
 	consoles_drop(m->consoles);
 	nics_drop(m->nics);
+	if (m->mirrors)
+		tap_off(mirrors_tap(m->mirrors));
+}
+
+static int64_t side_read(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_error *err)
+{
+	return tap_read(mirrors_tap(((struct machine *)user)->mirrors), epoch, buf, cap, err);
+}
+
+static uint64_t side_left(void *user)
+{
+	return tap_left(mirrors_tap(((struct machine *)user)->mirrors));
 }
 
 /* ---- ops: secondary ----------------------------------------------------------------------------- */
@@ -218,11 +268,30 @@ static void add_last_words(struct machine *m, struct ft_error *err)
 static int load_state(void *user, const void *buf, size_t len, struct ft_error *err)
 {
 	struct machine *m = user;
-	int rc = devstate_load(m->state, buf, len, err);
+	int rc = m->disk_standby ? disk_standby_finish(m->disk_standby, err) : 0;
 
+	if (rc)
+		return rc;
+	rc = devstate_load(m->state, buf, len, err);
 	if (rc)
 		add_last_words(m, err);
 	return rc;
+}
+
+static int side_begin(void *user, struct ft_error *err)
+{
+	return disk_standby_begin(((struct machine *)user)->disk_standby, err);
+}
+
+static int side_write(void *user, uint64_t epoch, const void *buf, size_t len, struct ft_error *err)
+{
+	(void)epoch; /* they come in order */
+	return disk_standby_write(((struct machine *)user)->disk_standby, buf, len, err);
+}
+
+static int side_commit(void *user, uint64_t epoch, struct ft_error *err)
+{
+	return disk_standby_commit(((struct machine *)user)->disk_standby, epoch, err);
 }
 
 /* Switches learn where the guest is now: QEMU sends a frame from each card's address, and tells the guest to do so. */
@@ -252,30 +321,47 @@ static int activate(void *user, struct ft_error *err)
 	return 0;
 }
 
+/* Without a standby that could take them the writes of the guest are not held: whatever comes next begins with a sync. */
+static void follow_state(struct machine *m, const struct ft_event *event)
+{
+	struct tap *tap = mirrors_tap(m->mirrors);
+
+	if (strstr(event->reason, JOURNAL_NO_BASE))
+		tap_lost_base(tap);
+	if (event->state != FT_STATE_SYNCING && event->state != FT_STATE_PROTECTED)
+		tap_off(tap);
+	if (event->state == FT_STATE_IDLE)
+		atomic_store(&m->disks_unwanted, true);
+}
+
 static void on_event(void *user, const struct ft_event *event)
 {
 	struct machine *m = user;
 
+	if (m->mirrors && event->type == FT_EVENT_STATE)
+		follow_state(m, event);
 	if (m->config.on_event)
 		m->config.on_event(m->config.user, event);
 }
 
-const struct ft_vmm_ops machine_ops = {
-	.struct_size = sizeof(struct ft_vmm_ops),
-	.track_start = track_start,
-	.track_stop = track_stop,
-	.collect_present = collect_present,
-	.collect_dirty = collect_dirty,
-	.estimate_dirty = estimate_dirty,
-	.pause = pause_guest,
-	.save_state = save_state,
-	.resume = resume_guest,
-	.output_cut = output_cut,
-	.output_release = output_release,
-	.output_drop = output_drop,
-	.check_identity = check_identity,
-	.load_state = load_state,
-	.activate = activate,
-	.on_event = on_event,
-	.guest_hold = guest_hold,
-};
+#define OPS                                                                                                            \
+	.struct_size = sizeof(struct ft_vmm_ops), .track_start = track_start, .track_stop = track_stop,                \
+	.collect_present = collect_present, .collect_dirty = collect_dirty, .estimate_dirty = estimate_dirty,          \
+	.pause = pause_guest, .save_state = save_state, .resume = resume_guest, .output_cut = output_cut,              \
+	.output_release = output_release, .output_drop = output_drop, .check_identity = check_identity,                \
+	.load_state = load_state, .activate = activate, .on_event = on_event, .guest_hold = guest_hold
+
+const struct ft_vmm_ops *machine_ops(const struct machine *m)
+{
+	static const struct ft_vmm_ops without = { OPS };
+	static const struct ft_vmm_ops with_disks = {
+		OPS,
+		.side_read = side_read,
+		.side_left = side_left,
+		.side_begin = side_begin,
+		.side_write = side_write,
+		.side_commit = side_commit,
+	};
+
+	return m->mirrors ? &with_disks : &without;
+}

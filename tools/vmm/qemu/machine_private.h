@@ -5,7 +5,11 @@
 #define FT_QEMU_MACHINE_PRIVATE_H
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include "console.h"
+#include "disk_list.h"
+#include "disk_mirror.h"
+#include "disk_standby.h"
 #include "machine.h"
 #include "nics.h"
 #include "qmp.h"
@@ -35,6 +39,10 @@ struct machine {
 	struct tracker *tracker;
 	struct consoles *consoles;
 	struct nics *nics;
+	struct disk_list disks;
+	struct mirrors *mirrors;	     /* NULL without disks */
+	struct disk_standby *disk_standby;   /* of a secondary, also after its promotion */
+	atomic_bool disks_unwanted;	     /* protection was ended; the main thread ends the mirrors */
 	char *identity;
 	int guard;
 

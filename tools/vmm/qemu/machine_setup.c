@@ -40,6 +40,8 @@ static void qmp_event(void *user, const char *name, const json_t *data)
 
 	if (m->state)
 		devstate_event(m->state, name, data);
+	if (m->mirrors)
+		mirrors_event(m->mirrors, name, data);
 	if (!strcmp(name, "SHUTDOWN")) {
 		reason = json_string_value(json_object_get(data, "reason"));
 		snprintf(m->end_reason, sizeof(m->end_reason), "%s", reason ? reason : "shutdown");
@@ -86,6 +88,42 @@ static int check_blockers(struct machine *m, struct ft_error *err)
 		rc = fail(err, -ENOTSUP, "this machine cannot be protected: %s", first);
 	json_decref(ret);
 	return rc;
+}
+
+static void want_cut(void *user);
+
+/* After the identity was read. */
+static int open_disks(struct machine *m, struct ft_error *err)
+{
+	struct mirrors_config c = { .list = &m->disks,
+				    .qmp = m->qmp,
+				    .run_dir = m->run_dir,
+				    .hold_bytes = m->config.disk_hold_bytes,
+				    .want_cut = want_cut,
+				    .user = m };
+	struct disk_standby_config s = { .list = &m->disks,
+					 .run_dir = m->run_dir,
+					 .journal = m->config.disk_journal,
+					 .durable = m->config.disk_durability };
+	struct strv left_out = { 0 };
+	char said[700];
+	int rc = mirrors_clean(m->qmp, err);
+
+	if (!rc)
+		rc = disk_list_read(&m->disks, m->qmp, util_deadline_ms(QMP_MS), m->config.unsafe_output, &left_out,
+				    err);
+	for (size_t i = 0; i < left_out.n; i++)
+		machine_say(m, FT_LOG_WARN, "not replicated, because of --unsafe-output: %s", left_out.v[i]);
+	strv_free(&left_out);
+	if (rc || !m->disks.nr)
+		return rc;
+	rc = disk_list_identity(&m->disks, &m->identity, FT_IDENTITY_MAX, err);
+	if (!rc && m->config.is_secondary) {
+		rc = disk_standby_open(&m->disk_standby, &s, said, sizeof(said), err);
+		if (!rc && said[0])
+			machine_say(m, FT_LOG_WARN, "%s", said);
+	}
+	return rc ? rc : mirrors_open(&m->mirrors, &c, err);
 }
 
 static int map_ram(struct machine *m, struct ft_error *err)
@@ -436,6 +474,8 @@ int machine_make(struct machine *m, struct ft_error *err)
 	if (!rc)
 		rc = identity_read(m->qmp, util_deadline_ms(QMP_MS), FT_IDENTITY_MAX, &m->identity, err);
 	if (!rc)
+		rc = open_disks(m, err);
+	if (!rc)
 		rc = map_ram(m, err);
 	if (!rc)
 		rc = open_tracker(m, err);
@@ -586,6 +626,8 @@ int machine_take(struct machine *m, struct ft_error *err)
 		rc = check_memory(m, err);
 	if (!rc)
 		rc = identity_read(m->qmp, util_deadline_ms(QMP_MS), FT_IDENTITY_MAX, &m->identity, err);
+	if (!rc)
+		rc = open_disks(m, err);
 	if (!rc)
 		rc = fetch_memory(m, err);
 	if (!rc)
