@@ -27,6 +27,7 @@ static char dir[] = "/tmp/ft-test-ftctl-XXXXXX", path[64], ftctl[512], out[65536
 static char given_path[80], *given = given_path; /* "-s PATH" */
 static struct fake_session fake;
 static struct ft_control *control;
+static const char *machine_text; /* what the command `machine` answers; NULL: there is none */
 
 /* The process's own commands: says what it got. */
 static int own_command(void *user, const char *cmd, const struct json_t *args, struct json_t **reply,
@@ -35,6 +36,10 @@ static int own_command(void *user, const char *cmd, const struct json_t *args, s
 	(void)user;
 	if (strcmp(cmd, "protect") == 0 || strcmp(cmd, "frobnicate") == 0) {
 		*reply = json_deep_copy(args);
+		return 0;
+	}
+	if (strcmp(cmd, "machine") == 0 && machine_text) {
+		*reply = json_loads(machine_text, 0, NULL);
 		return 0;
 	}
 	(void)err;
@@ -115,6 +120,22 @@ Test(ftctl, status)
 	cr_expect(strstr(out, "  epoch        1,000 acked, 999 applied\n"), "%s", out);
 	cr_expect(strstr(out, "  transport    tcp\n"), "%s", out);
 	cr_expect_null(strstr(out, "pinned"), "%s", out);
+}
+
+Test(ftctl, status_of_the_machine)
+{
+	expect("status", 0, "  bottleneck   interval\n");
+	cr_expect_null(strstr(out, "machine"), "no word of a command that the process does not have: %s", out);
+	machine_text = "{\"nics\": [{\"name\": \"ft-net0\", \"held-bytes\": 2048, \"dropped-frames\": 0},"
+		       " {\"name\": \"ft-net1\", \"held-bytes\": 0, \"dropped-frames\": 12}],"
+		       "\"disks\": [{\"name\": \"virtio0\", \"size\": 8388608, \"dirty-bytes\": 2097152, "
+		       "\"copied-percent\": 75},"
+		       " {\"name\": \"ide0-hd0\", \"size\": 8388608, \"journal-bytes\": 4096}]}";
+	expect("status", 0, "  network      ft-net0: 2.00 KiB held\n");
+	cr_expect(strstr(out, "  network      ft-net1: 0 B held, 12 frames DROPPED\n"), "%s", out);
+	cr_expect(strstr(out, "  disk         virtio0: 8.00 MiB, 75% at the secondary, 2.00 MiB still to be sent\n"),
+		  "%s", out);
+	cr_expect(strstr(out, "  disk         ide0-hd0: 8.00 MiB, 4.00 KiB in the journal\n"), "%s", out);
 }
 
 static void set_rdma(struct ft_status *s)

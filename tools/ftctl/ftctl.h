@@ -44,6 +44,8 @@ json_t *client_command(const struct args *args, json_t *request, uint32_t timeou
 
 /* report_status - what `status` prints; @stats may be NULL. */
 void report_status(FILE *out, const json_t *status, const json_t *stats);
+/* report_machine - what hangs on the machine, of the reply to `machine` (ftqemu(1)): network cards and disks. */
+void report_machine(FILE *out, const json_t *machine);
 /* report_stats - the metrics that this side has, and all counters. */
 void report_stats(FILE *out, const json_t *stats);
 

@@ -56,6 +56,17 @@ static json_t *request_timed(const char *cmd, const struct args *args)
 
 /* ---- commands ----------------------------------------------------------------------------------- */
 
+/* Network cards and disks, where the process has such: not every program that protects a machine knows the command. */
+static void show_machine(const struct args *args)
+{
+	int status;
+	json_t *reply = client_command(args, request("machine"), 0, &status);
+
+	if (reply && status == EXIT_OK)
+		report_machine(stdout, json_object_get(reply, "data"));
+	json_decref(reply);
+}
+
 static int run_status(void *user, int argc, char **argv)
 {
 	struct args *args = user, silent = *args;
@@ -68,6 +79,7 @@ static int run_status(void *user, int argc, char **argv)
 	if (s && !args->json) {
 		stats = ask(&silent, request("stats"), 0, &status);
 		report_status(stdout, s, stats);
+		show_machine(args);
 	}
 	json_decref(stats);
 	json_decref(s);

@@ -151,6 +151,45 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 		fprintf(out, "  %-12s %s\n", "bottleneck", field_text(s, "bottleneck"));
 }
 
+static void line_nic(FILE *out, const json_t *nic)
+{
+	uint64_t dropped = field_u64(nic, "dropped-frames");
+	char a[HUMAN_MAX], b[HUMAN_MAX];
+
+	fprintf(out, "  %-12s %s: %s held", "network", field_text(nic, "name"),
+		human_bytes(a, field_u64(nic, "held-bytes")));
+	if (dropped)
+		fprintf(out, ", %s frame%s DROPPED", human_count(b, dropped), dropped == 1 ? "" : "s");
+	fputc('\n', out);
+}
+
+static void line_disk(FILE *out, const json_t *disk)
+{
+	char a[HUMAN_MAX], b[HUMAN_MAX];
+
+	fprintf(out, "  %-12s %s: %s, ", "disk", field_text(disk, "name"), human_bytes(a, field_u64(disk, "size")));
+	if (json_object_get(disk, "journal-bytes"))
+		fprintf(out, "%s in the journal\n", human_bytes(b, field_u64(disk, "journal-bytes")));
+	else
+		fprintf(out, "%" PRIu64 "%% at the secondary, %s still to be sent\n", field_u64(disk, "copied-percent"),
+			human_bytes(b, field_u64(disk, "dirty-bytes")));
+}
+
+void report_machine(FILE *out, const json_t *machine)
+{
+	json_t *one;
+	size_t i;
+
+	json_array_foreach(json_object_get(machine, "nics"), i, one)
+	{
+		line_nic(out, one);
+	}
+	json_array_foreach(json_object_get(machine, "disks"), i, one)
+	{
+		line_disk(out, one);
+	}
+}
+
 void report_stats(FILE *out, const json_t *stats)
 {
 	const char *name, *unit;

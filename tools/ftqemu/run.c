@@ -246,6 +246,18 @@ static int command_protect(struct run *r, const json_t *args, json_t **reply, st
 }
 
 /* As `machine` shows them. */
+static json_t *list_nics(struct run *r)
+{
+	json_t *list = json_array();
+	struct nics_figures f;
+
+	for (unsigned i = 0; machine_nic(r->machine, i, &f); i++)
+		json_array_append_new(list, json_pack("{s:s, s:I, s:I}", "name", f.name, "held-bytes",
+						      (json_int_t)f.held_bytes, "dropped-frames",
+						      (json_int_t)f.dropped_frames));
+	return list;
+}
+
 static json_t *list_disks(struct run *r)
 {
 	json_t *list = json_array();
@@ -258,8 +270,9 @@ static json_t *list_disks(struct run *r)
 			json_object_set_new(one, "journal-bytes", json_integer((json_int_t)d.journal_bytes));
 		} else {
 			json_object_set_new(one, "dirty-bytes", json_integer((json_int_t)d.dirty_bytes));
-			json_object_set_new(one, "copied-percent",
-					    json_integer((json_int_t)((d.size - d.dirty_bytes) * 100 / d.size)));
+			json_object_set_new(
+				one, "copied-percent",
+				json_integer(d.size ? (json_int_t)((d.size - d.dirty_bytes) * 100 / d.size) : 100));
 			json_object_set_new(one, "held-bytes", json_integer((json_int_t)d.held_bytes));
 		}
 		json_array_append_new(list, one);
@@ -282,11 +295,12 @@ static int command(void *user, const char *cmd, const json_t *args, json_t **rep
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}
 	if (!strcmp(cmd, "machine")) {
-		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:o}", "name", machine_name(r->machine), "pid",
-				   (json_int_t)machine_pid(r->machine), "run-dir", machine_run_dir(r->machine),
+		*reply = json_pack("{s:s, s:I, s:s, s:s, s:s, s:I, s:I, s:o, s:o}", "name", machine_name(r->machine),
+				   "pid", (json_int_t)machine_pid(r->machine), "run-dir", machine_run_dir(r->machine),
 				   "state-method", devstate_method_name(machine_method(r->machine)), "tracking",
 				   machine_tracking(r->machine), "held-bytes", (json_int_t)machine_held(r->machine),
-				   "dropped-frames", (json_int_t)machine_dropped(r->machine), "disks", list_disks(r));
+				   "dropped-frames", (json_int_t)machine_dropped(r->machine), "nics", list_nics(r),
+				   "disks", list_disks(r));
 		return *reply ? 0 : refuse(err, -ENOMEM, "no memory");
 	}
 	return -ENOSYS;

@@ -202,6 +202,11 @@ int machine_start(struct machine *m, struct ft_error *err)
 	return 0;
 }
 
+bool machine_nic(struct machine *m, unsigned n, struct nics_figures *out)
+{
+	return nics_figures(m->nics, n, out);
+}
+
 bool machine_disk(struct machine *m, unsigned n, struct machine_disk *out)
 {
 	struct tap_figures f;

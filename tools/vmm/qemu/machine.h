@@ -63,6 +63,9 @@ enum devstate_method machine_method(const struct machine *m);
 uint64_t machine_held(struct machine *m); /* octets of output held */
 uint64_t machine_dropped(struct machine *m); /* frames of the guest that were dropped */
 
+/* machine_nic - of the network card @n; false: there are no more.  Any thread. */
+bool machine_nic(struct machine *m, unsigned n, struct nics_figures *out);
+
 struct machine_disk {
 	const char *name;
 	uint64_t size;

@@ -33,6 +33,7 @@ struct nic {
 	const struct cmdline_route *spec;
 	struct uplink *uplink;
 	struct ft_output *output;
+	_Atomic uint64_t dropped; /* frames of the guest that found no room */
 	/* guarded by all->lock */
 	int qemu;
 	int ended; /* QEMU closed it (-EPIPE), or said what is no frame (-EPROTO); the thread connects again */
@@ -53,7 +54,6 @@ struct nics {
 	bool has_thread;
 	int wake; /* eventfd */
 	atomic_bool stop, plugged;
-	_Atomic uint64_t dropped;
 	unsigned nr;
 	struct nic *nic[CMDLINE_NICS_MAX];
 };
@@ -85,7 +85,7 @@ static void queue_locked(struct nic *c, const uint8_t *frame, size_t len)
 {
 	c->running += len;
 	if (ft_output_write(c->output, frame, len))
-		atomic_fetch_add(&c->all->dropped, 1);
+		atomic_fetch_add(&c->dropped, 1);
 }
 
 /* Take what QEMU has for us, @most frames.  Returns how many there were. */
@@ -323,21 +323,36 @@ void nics_drop(struct nics *n)
 	pthread_mutex_unlock(&n->lock);
 }
 
+bool nics_figures(struct nics *n, unsigned i, struct nics_figures *out)
+{
+	struct nic *c;
+
+	if (i >= n->nr)
+		return false;
+	c = n->nic[i];
+	*out = (struct nics_figures){ .name = c->spec->id,
+				      .held_bytes = ft_output_held(c->output),
+				      .dropped_frames = atomic_load(&c->dropped) + uplink_lost(c->uplink) };
+	return true;
+}
+
 uint64_t nics_held(struct nics *n)
 {
+	struct nics_figures f;
 	uint64_t held = 0;
 
-	for (unsigned i = 0; i < n->nr; i++)
-		held += ft_output_held(n->nic[i]->output);
+	for (unsigned i = 0; nics_figures(n, i, &f); i++)
+		held += f.held_bytes;
 	return held;
 }
 
 uint64_t nics_dropped(struct nics *n)
 {
-	uint64_t dropped = atomic_load(&n->dropped);
+	struct nics_figures f;
+	uint64_t dropped = 0;
 
-	for (unsigned i = 0; i < n->nr; i++)
-		dropped += uplink_lost(n->nic[i]->uplink);
+	for (unsigned i = 0; nics_figures(n, i, &f); i++)
+		dropped += f.dropped_frames;
 	return dropped;
 }
 

@@ -44,4 +44,12 @@ void nics_drop(struct nics *n);
 uint64_t nics_held(struct nics *n);    /* octets */
 uint64_t nics_dropped(struct nics *n); /* frames of the guest: no room, or nobody outside to take them */
 
+
+struct nics_figures {
+	const char *name;
+	uint64_t held_bytes, dropped_frames;
+};
+/* nics_figures - of the card @i; false: there are no more.  Any thread. */
+bool nics_figures(struct nics *n, unsigned i, struct nics_figures *out);
+
 #endif
