@@ -22,13 +22,13 @@ class Failed(Exception):
 
 
 def build_guest(services=False):
-    """With services: also the initrd that has more than guest.c and net.c."""
+    """With services: also the initrd that has redis."""
     subprocess.run([os.path.join(SOURCE, 'tools', 'guest', 'build'), GUEST] + ['--services'] * services, check=True)
 
 
 def guest_args(memory_kib, **settings):
     """QEMU's arguments for the guest; settings are guest.c's (mem, ws, rate, period, sweep) and init's (ip, services, disk)."""
-    initrd = 'services.gz' if 'services' in settings or 'disk' in settings else 'initrd.gz'
+    initrd = 'services.gz' if 'services' in settings else 'initrd.gz'
     append = 'console=ttyS0 quiet panic=-1' + ''.join(' ft.%s=%s' % kv for kv in settings.items())
     return ['-accel', 'tcg', '-nodefaults', '-no-user-config', '-display', 'none', '-no-reboot', '-m', '%dK' % memory_kib,
             '-kernel', GUEST + '/vmlinuz', '-initrd', os.path.join(GUEST, initrd), '-append', append]
