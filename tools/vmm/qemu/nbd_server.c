@@ -298,7 +298,7 @@ static int transmit(struct client *c)
 		uint64_t cookie;
 	} __attribute__((packed)) reply = { .magic = htobe32(REPLY_MAGIC) };
 	struct request r;
-	uint32_t error;
+	uint32_t error = 0;
 	int rc;
 
 	for (;;) {
