@@ -139,6 +139,7 @@ static int open_disks(struct machine *m, struct ft_error *err)
 	strv_free(&left_out);
 	if (rc || !m->disks.nr)
 		return rc;
+	devstate_keep_disks(m->state);
 	rc = disk_list_identity(&m->disks, &m->identity, FT_IDENTITY_MAX, err);
 	if (!rc && m->config.is_secondary) {
 		rc = disk_standby_open(&m->disk_standby, &s, said, sizeof(said), err);
