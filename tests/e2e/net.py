@@ -274,8 +274,19 @@ class Redis(Client):
 
 
 class Disk(Client):
-    """Records to the disk writer (tools/guest/disk.c), each of which is on the disk when it is acknowledged.  At the end all are read back."""
+    """Records to the disk writer (tools/guest/disk.c), each of which is on the disk when it is acknowledged.  At the end all are read back, and
+    whenever somebody wants an audit."""
     port = 7779
+
+    def __init__(self):
+        self.audits, self.wanted = 0, 0
+        super().__init__()
+
+    def audit(self):
+        """All that was acknowledged is read back, from the disk."""
+        self.wanted += 1
+        vm.until('all records are read back', lambda: self.audits == self.wanted or self.why)
+        self.check()
 
     def call(self, line):
         self.sock.sendall(line.encode() + b'\n')
@@ -291,7 +302,13 @@ class Disk(Client):
         while not self.over:
             self.expect('done %d' % (self.done + 1), 'put %d' % (self.done + 1))
             self.done += 1
+            if self.audits < self.wanted:
+                self.read_back()
+        self.read_back()
+
+    def read_back(self):
         self.expect('highest %d records %d whole' % (self.done, self.done), 'check')
+        self.audits += 1
 
 
 SERVICES = {'http': Http, 'redis': Redis}

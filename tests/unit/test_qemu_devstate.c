@@ -361,6 +361,17 @@ Test(devstate, falls_back_within_a_pause)
 	cr_assert_eq(devstate_method(d), DEVSTATE_STOPCONT);
 }
 
+Test(devstate, does_not_fall_back_to_letting_go_of_the_disks)
+{
+	refuse_xen = true;
+	state_size = 2000; /* too little for pipe */
+	open_with(DEVSTATE_AUTO, false);
+	devstate_keep_disks(d);
+	cr_assert_lt(devstate_choose(d, &err), 0);
+	cr_assert_eq(atomic_load(&nr_migrate), 0);
+	cr_assert(atomic_load(&running));
+}
+
 Test(devstate, migrate_without_a_bare_stream_is_refused)
 {
 	cr_assert_eq(devstate_open(&d, q, DEVSTATE_MIGRATE, false, false, &err), -ENOTSUP);

@@ -12,6 +12,7 @@
 #include <sys/resource.h>
 #include <signal.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include "disk_journal.h"
 
@@ -26,8 +27,65 @@ struct images {
 	unsigned steps;
 	int fails; /* steps until one fails; 0: never */
 	atomic_int holds;
+	bool is_copy;           /* of a crash: not noted */
+	struct images *flushed; /* gets what is flushed */
 	void (*before)(struct images *images);
 };
+
+/* ---- what the journal does with its file, noted beside what it does with the images --------------- */
+
+/* W write or zeros of an image, F flush of the images, S the file is made stable, H a head, O octets behind the head, P octets are let go of,
+ * T the file becomes shorter.  The functions of the C library that do it are ours in this program. */
+static struct {
+	bool is_on;
+	char did[4096];
+	atomic_uint n;
+	void (*stable)(int fd);
+	int truncate_fails;
+} notes;
+
+static void note(char what)
+{
+	unsigned n;
+
+	if (!notes.is_on)
+		return;
+	n = atomic_fetch_add(&notes.n, 1);
+	cr_assert_lt(n, sizeof(notes.did) - 1);
+	notes.did[n] = what;
+}
+
+int fdatasync(int fd)
+{
+	int rc = (int)syscall(SYS_fdatasync, fd);
+
+	note('S');
+	if (notes.stable)
+		notes.stable(fd);
+	return rc;
+}
+
+ssize_t pwrite(int fd, const void *buf, size_t len, off_t at)
+{
+	note(at < 4096 ? 'H' : 'O');
+	return syscall(SYS_pwrite64, fd, buf, len, at);
+}
+
+int fallocate(int fd, int mode, off_t at, off_t len)
+{
+	note('P');
+	return (int)syscall(SYS_fallocate, fd, mode, at, len);
+}
+
+int ftruncate(int fd, off_t len)
+{
+	note('T');
+	if (notes.truncate_fails && notes.truncate_fails-- == 1) {
+		errno = EIO;
+		return -1;
+	}
+	return (int)syscall(SYS_ftruncate, fd, len);
+}
 
 static char dir[] = "/tmp/test-journal-XXXXXX", path[64];
 static struct images images;
@@ -36,10 +94,12 @@ static struct journal *journal;
 static struct ft_error err;
 static uint64_t replayed;
 
-static int step(struct images *i, struct ft_error *e)
+static int step(struct images *i, char what, struct ft_error *e)
 {
 	if (i->before)
 		i->before(i);
+	if (!i->is_copy)
+		note(what);
 	while (atomic_load(&i->holds))
 		usleep(1000);
 	i->steps++;
@@ -49,7 +109,7 @@ static int step(struct images *i, struct ft_error *e)
 static int on_write(void *user, unsigned disk, uint64_t offset, const void *buf, size_t len, struct ft_error *e)
 {
 	struct images *i = user;
-	int rc = step(i, e);
+	int rc = step(i, 'W', e);
 
 	if (!rc)
 		memcpy(i->disk[disk] + offset, buf, len);
@@ -59,7 +119,7 @@ static int on_write(void *user, unsigned disk, uint64_t offset, const void *buf,
 static int on_zero(void *user, unsigned disk, uint64_t offset, uint32_t len, struct ft_error *e)
 {
 	struct images *i = user;
-	int rc = step(i, e);
+	int rc = step(i, 'W', e);
 
 	if (!rc)
 		memset(i->disk[disk] + offset, 0, len);
@@ -68,13 +128,21 @@ static int on_zero(void *user, unsigned disk, uint64_t offset, uint32_t len, str
 
 static int on_flush(void *user, struct ft_error *e)
 {
-	return step(user, e);
+	struct images *i = user;
+	int rc = step(i, 'F', e);
+
+	if (!rc && i->flushed)
+		memcpy(i->flushed->disk, i->disk, sizeof(i->disk));
+	return rc;
 }
+
+static uint64_t image_id[2] = { 11, 12 };
 
 static int open_at(const char *at, struct images *i, const uint64_t *sizes)
 {
 	struct journal_config c = { .path = at,
 				    .size = sizes,
+				    .id = image_id,
 				    .nr = 2,
 				    .cap_bytes = 1 << 20,
 				    .write = on_write,
@@ -83,6 +151,15 @@ static int open_at(const char *at, struct images *i, const uint64_t *sizes)
 				    .user = i };
 
 	return journal_open(&journal, &c, &replayed, &err);
+}
+
+static bool is_incomplete(const char *at)
+{
+	struct journal_config c = { .path = at, .size = size, .id = image_id, .nr = 2 };
+	struct journal_look look;
+
+	journal_look(&c, &look);
+	return look.is_incomplete;
 }
 
 static void setup(void)
@@ -276,10 +353,16 @@ static unsigned nr_crashes;
 
 static void copy_file(const char *from, const char *to)
 {
-	char command[200];
+	static uint8_t buf[1 << 20];
+	int in = open(from, O_RDONLY), out = open(to, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+	ssize_t n;
 
-	snprintf(command, sizeof(command), "cp --sparse=never %s %s", from, to);
-	cr_assert_eq(system(command), 0);
+	cr_assert(in >= 0 && out >= 0, "%s, %s", from, to);
+	while ((n = read(in, buf, sizeof(buf))) > 0)
+		cr_assert_eq(write(out, buf, (size_t)n), n);
+	cr_assert_eq(n, 0);
+	close(in);
+	close(out);
 }
 
 static void take_crash(struct images *i)
@@ -411,6 +494,126 @@ Test(journal, a_torn_head_leaves_the_one_before)
 	atomic_store(&images.holds, 0);
 }
 
+/* ---- the order of what is done ------------------------------------------------------------------ */
+
+/* J2, J5: the file is stable before the first write to an image; the images are flushed before the head that says so, that is stable before the
+ * octets are let go of.  In each turn: S W+ F H S P, whatever comes in meanwhile. */
+Test(journal, flushes_before_it_says_so_and_says_so_before_it_forgets)
+{
+	static const char turn[] = "SWFHSP";
+	unsigned at = 0, turns = 0;
+
+	full_copy('a');
+	notes.is_on = true;
+	for (unsigned e = 1; e <= EPOCHS; e++) {
+		send_epoch(e);
+		until_applied();
+	}
+	journal_halt(journal); /* the last of a turn is done by then */
+	notes.is_on = false;
+	for (const char *c = notes.did; *c; c++) {
+		if (*c == 'O' || (*c == 'W' && turn[at] == 'F'))
+			continue;
+		cr_assert_eq(*c, turn[at], "%s: at %zu not %c", notes.did, (size_t)(c - notes.did), turn[at]);
+		at = (at + 1) % 6;
+		turns += at == 0;
+	}
+	cr_assert(at == 0 && turns >= 1 && turns <= EPOCHS, "%s", notes.did);
+	cr_assert_eq(journal_again(journal, &err), 0);
+}
+
+/* The power goes: of the file only that is sure to be there which was made stable, of the images only what was flushed; all the rest may be there, too. */
+static struct {
+	char stable[80];
+	struct images flushed;
+	unsigned nr;
+	struct crash crash[4 * CRASHES];
+} power;
+
+static void file_is_stable(int fd)
+{
+	(void)fd;
+	copy_file(path, power.stable);
+}
+
+static void take_power(struct images *i)
+{
+	for (unsigned n = 0; n < 4 && power.nr < 4 * CRASHES; n++) {
+		struct crash *c = &power.crash[power.nr];
+
+		memcpy(c->images.disk, n & 1 ? i->disk : power.flushed.disk, sizeof(i->disk));
+		c->images.is_copy = true;
+		snprintf(c->path, sizeof(c->path), "%s/power%u", dir, power.nr++);
+		copy_file(n & 2 ? path : power.stable, c->path);
+	}
+}
+
+Test(journal, when_the_power_goes_the_images_become_those_of_one_epoch)
+{
+	int e, last = 0;
+
+	full_copy('a');
+	snprintf(power.stable, sizeof(power.stable), "%s/stable", dir);
+	copy_file(path, power.stable);
+	memcpy(power.flushed.disk, images.disk, sizeof(images.disk));
+	notes.is_on = true;
+	notes.stable = file_is_stable;
+	images.flushed = &power.flushed;
+	images.before = take_power;
+	for (unsigned n = 1; n <= 3; n++) {
+		send_epoch(n);
+		if (n == 2)
+			until_applied();
+	}
+	until_applied();
+	journal_halt(journal);
+	images.before = NULL;
+	images.flushed = NULL;
+	notes.stable = NULL;
+	notes.is_on = false;
+	cr_assert(power.nr > 40);
+	for (unsigned n = 0; n < power.nr; n++) {
+		e = epoch_after_start(power.crash[n].path, &power.crash[n].images);
+		cr_assert(e >= 0, "case %u of %u: neither one epoch nor another", n, power.nr);
+		last = e > last ? e : last;
+	}
+	cr_assert_eq(last, 3);
+	cr_assert_eq(journal_again(journal, &err), 0);
+}
+
+/* The file cannot be made shorter when it is to begin anew: the epoch before that was committed all the same, as the session was told. */
+Test(journal, what_fails_after_a_commit_does_not_undo_it)
+{
+	int rc = 0;
+
+	full_copy('a');
+	while (!rc) {
+		for (unsigned k = 0; k < 10; k++)
+			put_data(0, 0, 50000, 7);
+		put_data(0, 0, 8, (int)images.steps);
+		notes.truncate_fails = 1; /* the next one */
+		rc = send_all();
+		if (!rc)
+			cr_assert_eq(journal_commit(journal, 2, &err), 0, "%s", err.msg);
+		until_applied();
+		if (!rc)
+			cr_assert_eq(journal_commit(journal, 3, &err), 0, "an epoch without a write: %s", err.msg);
+	}
+	cr_assert_eq(rc, -EIO);
+	cr_assert(strstr(err.msg, "journal"), "%s", err.msg);
+	memcpy(want[1], images.disk, sizeof(want[1]));
+	/* and it goes on */
+	notes.truncate_fails = 0;
+	cr_assert_eq(journal_begin(journal, &err), 0, "%s", err.msg);
+	put_base(true, 'a');
+	put_data(0, 3, 1, 3);
+	cr_assert_eq(send_all(), 0, "%s", err.msg);
+	cr_assert_eq(journal_commit(journal, 3, &err), 0, "%s", err.msg);
+	until_applied();
+	want[1][0][3] = 3;
+	cr_assert(is_epoch(&images, 1));
+}
+
 /* ---- what does not fit -------------------------------------------------------------------------- */
 
 Test(journal, another_disk_s_journal_is_refused)
@@ -431,6 +634,56 @@ Test(journal, another_disk_s_journal_is_refused)
 	cr_assert_eq(truncate(copy, 20), 0);
 	cr_assert_eq(open_at(copy, &images, size), -EEXIST);
 	cr_assert(strstr(err.msg, "no journal"), "%s", err.msg);
+	journal = kept;
+}
+
+Test(journal, a_journal_of_images_that_were_replaced_is_refused)
+{
+	struct journal_config c = { .size = size, .id = image_id, .nr = 2 };
+	struct journal *kept = journal;
+	struct journal_look look;
+	char copy[80];
+
+	full_copy('a');
+	atomic_store(&images.holds, 1);
+	send_epoch(1);
+	snprintf(copy, sizeof(copy), "%s/copy", dir);
+	copy_file(path, copy);
+	atomic_store(&images.holds, 0);
+	until_applied(); /* no more writes to the images by that one */
+	c.path = copy;
+	journal_look(&c, &look);
+	cr_assert(look.bytes > 0 && !look.is_incomplete);
+	image_id[1]++;
+	journal_look(&c, &look);
+	cr_assert_eq(look.bytes, 0, "it says nothing of those");
+	memset(images.disk, 0x55, sizeof(images.disk));
+	cr_assert_eq(open_at(copy, &images, size), -EEXIST);
+	cr_assert(strstr(err.msg, "replaced"), "%s", err.msg);
+	cr_assert(images.disk[0][100] == 0x55, "they are as they were");
+	image_id[1]--;
+	cr_assert_eq(open_at(copy, &images, size), 0, "%s", err.msg);
+	cr_assert_eq(images.disk[0][100], 10, "its own images get it");
+	journal_close(journal);
+	journal = kept;
+}
+
+Test(journal, a_start_that_found_no_room_for_its_head_is_no_obstacle)
+{
+	struct journal *kept = journal;
+	struct rlimit limit = { 0, RLIM_INFINITY };
+	char other[80];
+
+	snprintf(other, sizeof(other), "%s/other", dir);
+	close(open(other, O_RDWR | O_CREAT, 0600));
+	cr_assert_eq(truncate(other, 4096), 0);
+	signal(SIGXFSZ, SIG_IGN);
+	setrlimit(RLIMIT_FSIZE, &limit);
+	cr_assert_eq(open_at(other, &images, size), -EFBIG);
+	limit.rlim_cur = RLIM_INFINITY;
+	setrlimit(RLIMIT_FSIZE, &limit);
+	cr_assert_eq(open_at(other, &images, size), 0, "%s", err.msg);
+	journal_close(journal);
 	journal = kept;
 }
 
@@ -499,11 +752,11 @@ Test(journal, a_copy_that_was_cut_off_leaves_incomplete_images)
 	cr_assert_eq(send_all(), 0);
 	cr_assert_eq(journal_finish(journal, &err), 0);
 	cr_assert_eq(access(path, F_OK), 0, "the file stays, and says so");
-	cr_assert(journal_was_incomplete(path));
+	cr_assert(is_incomplete(path));
 	journal_close(journal);
 	cr_assert_eq(open_at(path, &images, size), 0, "%s", err.msg);
 	full_copy('b');
-	cr_assert_not(journal_was_incomplete(path));
+	cr_assert_not(is_incomplete(path));
 }
 
 Test(journal, the_file_does_not_grow_for_ever)

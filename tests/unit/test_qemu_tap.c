@@ -221,6 +221,20 @@ Test(tap, a_write_during_the_read_of_another_block)
 	protect();
 }
 
+static void always_behind_it(unsigned d, uint64_t offset, uint32_t len)
+{
+	if (offset + len < size[d] && atomic_load(&reads) < 1000)
+		guest_writes(d, size[d] - 50, 10, 0x44);
+}
+
+/* A guest that writes somewhere all the time does not void what is read elsewhere. */
+Test(tap, writes_behind_each_read)
+{
+	after_read = always_behind_it;
+	protect();
+	cr_assert_lt(atomic_load(&reads), 4 * BLOCKS);
+}
+
 /* The disk has a write that the tap does not know of yet, and the read sees it: it comes behind what was read. */
 static void written_but_not_told(unsigned d, uint64_t offset, uint32_t len)
 {

@@ -362,6 +362,7 @@ static int open_signals(struct run *r)
 	sigaddset(&set, SIGHUP);
 	pthread_sigmask(SIG_BLOCK, &set, NULL);
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error that is told */
 	r->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	r->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	return r->signals < 0 || r->wake < 0 ? -errno : 0;

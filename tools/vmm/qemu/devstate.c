@@ -39,7 +39,7 @@ enum phase {
 struct devstate {
 	struct qmp *qmp;
 	enum devstate_method method; /* in use; AUTO: not chosen yet */
-	bool is_auto, picture, can_migrate;
+	bool is_auto, picture, can_migrate, keeps_disks;
 	atomic_bool running;
 	atomic_int outcome;
 	bool migrate_ready; /* capabilities are set */
@@ -455,7 +455,13 @@ static enum devstate_method next_method(const struct devstate *s, enum devstate_
 		return DEVSTATE_STOPCONT;
 	if (m == DEVSTATE_MIGRATE && s->picture)
 		return DEVSTATE_PIPE;
-	return m == DEVSTATE_STOPCONT && s->can_migrate && !s->picture ? DEVSTATE_MIGRATE : DEVSTATE_AUTO;
+	return m == DEVSTATE_STOPCONT && s->can_migrate && !s->picture && !s->keeps_disks ? DEVSTATE_MIGRATE
+											  : DEVSTATE_AUTO;
+}
+
+void devstate_keep_disks(struct devstate *s)
+{
+	s->keeps_disks = true;
 }
 
 /* Failures that say something about the way and not about QEMU being gone or stuck. */

@@ -36,6 +36,9 @@ struct devstate_sink {
 int devstate_open(struct devstate **out, struct qmp *qmp, enum devstate_method method, bool picture, bool can_migrate, struct ft_error *err);
 void devstate_close(struct devstate *s);
 
+/* devstate_keep_disks - migrate, in which QEMU lets go of its disks, is not fallen back to. */
+void devstate_keep_disks(struct devstate *s);
+
 /* devstate_event - every QMP event goes here. */
 void devstate_event(struct devstate *s, const char *name, const json_t *data);
 /* devstate_set_running - what query-status says, before events are seen. */

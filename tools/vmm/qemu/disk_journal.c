@@ -20,21 +20,22 @@
 
 #define HEAD_BYTES 4096u
 #define COPY_BYTES 512u                    /* of the head: a sector, which a disk writes whole or not */
-#define MAGIC UINT64_C(0x314c4e4a4b534454) /* "TDSKJNL1", least significant octet first */
+#define MAGIC UINT64_C(0x324c4e4a4b534454) /* "TDSKJNL2", least significant octet first */
 #define INCOMPLETE UINT64_C(1)
 #define READ_BYTES (UINT32_C(1) << 20)
 #define SLOW_MS 30000                   /* how long what comes in may wait for the images */
 #define RESET_BYTES (UINT64_C(1) << 40) /* a file that long begins anew even if that has to be waited for */
 
 /* Of the head's words; all are 64 bit. */
-enum { W_MAGIC, W_SEQUENCE, W_FIT, W_FLAGS, W_APPLIED, W_DIGEST, WORDS };
+enum { W_MAGIC, W_SEQUENCE, W_FIT, W_IMAGES, W_FLAGS, W_APPLIED, W_DIGEST, WORDS };
 
 struct journal {
 	struct journal_config config;
 	char path[512];
 	uint64_t size[DISKS_MAX];
 	int fd;
-	uint64_t sequence, fit, flags;
+	uint64_t sequence, flags;
+	uint64_t fit, images;  /* of the sizes; of the identities */
 	struct disk_stream in; /* checks what comes in */
 	XXH3_state_t *digest;  /* of the epoch that comes in */
 	uint64_t epoch_bytes;
@@ -77,22 +78,24 @@ static int make_stable(struct journal *j, struct ft_error *err)
 	return fdatasync(j->fd) ? fail_sys(err, -errno, "journal of the disks, %s", j->path) : 0;
 }
 
-static uint64_t fit_of(const struct journal_config *c)
+static uint64_t digest_of(const uint64_t *word, unsigned nr)
 {
-	uint8_t words[8 * DISKS_MAX];
+	uint8_t octets[8 * DISKS_MAX];
 
-	for (unsigned i = 0; i < c->nr; i++)
-		disk_put64(words + 8 * i, c->size[i]);
-	return XXH3_64bits(words, 8 * c->nr);
+	for (unsigned i = 0; i < nr; i++)
+		disk_put64(octets + 8 * i, word[i]);
+	return XXH3_64bits(octets, 8 * nr);
+}
+
+static bool is_of(const struct journal *j, const struct journal_config *c)
+{
+	return j->fit == digest_of(c->size, c->nr) && (!c->id || j->images == digest_of(c->id, c->nr));
 }
 
 static int write_head(struct journal *j, struct ft_error *err)
 {
-	uint64_t word[WORDS] = { [W_MAGIC] = MAGIC,
-				 [W_SEQUENCE] = ++j->sequence,
-				 [W_FIT] = j->fit,
-				 [W_FLAGS] = j->flags,
-				 [W_APPLIED] = j->applied };
+	uint64_t word[WORDS] = { [W_MAGIC] = MAGIC,      [W_SEQUENCE] = ++j->sequence, [W_FIT] = j->fit,
+				 [W_IMAGES] = j->images, [W_FLAGS] = j->flags,         [W_APPLIED] = j->applied };
 	uint8_t octets[8 * WORDS];
 	int rc;
 
@@ -125,6 +128,7 @@ static bool read_head(struct journal *j)
 		return false;
 	j->sequence = word[newer][W_SEQUENCE];
 	j->fit = word[newer][W_FIT];
+	j->images = word[newer][W_IMAGES];
 	j->flags = word[newer][W_FLAGS];
 	j->applied = word[newer][W_APPLIED];
 	return j->applied >= HEAD_BYTES;
@@ -136,8 +140,10 @@ static int restart_file(struct journal *j, struct ft_error *err)
 	int rc = ftruncate(j->fd, HEAD_BYTES) ? fail_sys(err, -errno, "journal of the disks, %s", j->path)
 					      : make_stable(j, err);
 
+	if (rc)
+		return rc;
 	j->applied = j->committed = j->end = HEAD_BYTES;
-	return rc ? rc : write_head(j, err);
+	return write_head(j, err);
 }
 
 /* ---- applying ----------------------------------------------------------------------------------- */
@@ -197,7 +203,9 @@ static int apply_to(struct journal *j, uint64_t from, uint64_t to, struct ft_err
 	int rc;
 
 	disk_stream_init(&s, &apply_ops, j, j->size, j->config.nr);
-	rc = read_range(j, &s, from, to, err);
+	rc = make_stable(j, err); /* J5 */
+	if (!rc)
+		rc = read_range(j, &s, from, to, err);
 	if (!rc)
 		rc = j->config.flush(j->config.user, err);
 	if (rc)
@@ -330,6 +338,20 @@ int journal_begin(struct journal *j, struct ft_error *err)
 	return rc;
 }
 
+/* Before an epoch's first octet, when nothing waits to be applied; not at the end of one, since an epoch that was committed is, whatever fails then. */
+static int begin_anew_if_empty(struct journal *j, struct ft_error *err)
+{
+	int rc = 0;
+
+	if (j->end > RESET_BYTES)
+		rc = wait_applied(j, 0, SLOW_MS, err);
+	pthread_mutex_lock(&j->lock);
+	if (!rc && j->applied == j->committed && j->committed == j->end && j->end > HEAD_BYTES + j->config.cap_bytes)
+		rc = restart_file(j, err);
+	pthread_mutex_unlock(&j->lock);
+	return rc;
+}
+
 int journal_write(struct journal *j, const void *buf, size_t len, struct ft_error *err)
 {
 	int rc = 0;
@@ -338,6 +360,8 @@ int journal_write(struct journal *j, const void *buf, size_t len, struct ft_erro
 		return fail(err, -EPROTO, "disks: octets of a sync that was not begun");
 	if (!j->is_direct)
 		rc = wait_applied(j, j->config.cap_bytes, SLOW_MS, err);
+	if (!rc && !j->is_direct && !j->epoch_bytes)
+		rc = begin_anew_if_empty(j, err);
 	if (!rc && !j->is_direct)
 		rc = write_at(j, j->end, buf, len, err);
 	if (!rc)
@@ -390,20 +414,6 @@ static int commit_mark(struct journal *j, uint64_t epoch, struct ft_error *err)
 	return 0;
 }
 
-/* Before an epoch's first octet, when nothing waits to be applied. */
-static int begin_anew_if_empty(struct journal *j, struct ft_error *err)
-{
-	int rc = 0;
-
-	if (j->end > RESET_BYTES)
-		rc = wait_applied(j, 0, SLOW_MS, err);
-	pthread_mutex_lock(&j->lock);
-	if (!rc && j->applied == j->committed && j->committed == j->end && j->end > HEAD_BYTES + j->config.cap_bytes)
-		rc = restart_file(j, err);
-	pthread_mutex_unlock(&j->lock);
-	return rc;
-}
-
 int journal_commit(struct journal *j, uint64_t epoch, struct ft_error *err)
 {
 	int rc = 0;
@@ -428,7 +438,7 @@ int journal_commit(struct journal *j, uint64_t epoch, struct ft_error *err)
 		j->has_new_name = false;
 	}
 	begin_epoch(j);
-	return begin_anew_if_empty(j, err);
+	return 0;
 }
 
 /* ---- what was left ------------------------------------------------------------------------------ */
@@ -483,35 +493,52 @@ static uint64_t find_committed(struct journal *j, uint64_t size)
 	return good;
 }
 
+/* A start that did not come as far as the head, for want of room or since it was killed, leaves zeros. */
+static bool was_never_begun(const struct journal *j, uint64_t size)
+{
+	static const uint8_t zeros[HEAD_BYTES];
+	uint8_t head[HEAD_BYTES];
+
+	return size == 0 ||
+	       (size <= HEAD_BYTES && read_at(j, 0, head, (size_t)size) && !memcmp(head, zeros, (size_t)size));
+}
+
+static int not_ours(struct journal *j, struct ft_error *err)
+{
+	const char *why = j->fit == digest_of(j->config.size, j->config.nr)
+				  ? "other images, or these were replaced or copied"
+				  : "disks of other sizes";
+
+	return fail(err, -EEXIST,
+		    "%s has %" PRIu64 " octets for %s: start with those, or remove it and what they had is lost",
+		    j->path, j->committed - j->applied, why);
+}
+
 /* The file as it was found: empty, ours, or somebody else's. */
 static int take_file(struct journal *j, uint64_t *replayed, struct ft_error *err)
 {
-	uint64_t ours = j->fit;
 	struct stat st;
-	int rc;
+	int rc = 0;
 
 	if (fstat(j->fd, &st))
 		return fail_sys(err, -errno, "journal of the disks, %s", j->path);
-	if (st.st_size == 0)
+	if (was_never_begun(j, (uint64_t)st.st_size))
 		return 0;
 	if (!read_head(j))
 		return fail(err, -EEXIST,
 			    "%s is there, and is no journal of disks: give --disk-journal another name, or remove it",
 			    j->path);
 	j->committed = find_committed(j, (uint64_t)st.st_size);
-	if (j->fit != ours && j->committed > j->applied)
-		return fail(
-			err, -EEXIST,
-			"%s has %" PRIu64
-			" octets for disks of other sizes: start with those, or remove it and what they had is lost",
-			j->path, j->committed - j->applied);
-	*replayed = j->committed - j->applied;
-	rc = *replayed ? apply_to(j, j->applied, j->committed, err) : 0;
-	if (rc)
-		fail_in(err, "what was left in %s cannot be applied", j->path);
-	if (j->fit != ours)
+	if (j->committed > j->applied) {
+		if (!is_of(j, &j->config))
+			return not_ours(j, err);
+		*replayed = j->committed - j->applied;
+		rc = apply_to(j, j->applied, j->committed, err);
+		if (rc)
+			fail_in(err, "what was left in %s cannot be applied", j->path);
+	}
+	if (!is_of(j, &j->config))
 		j->flags = 0;
-	j->fit = ours;
 	return rc;
 }
 
@@ -555,7 +582,6 @@ int journal_open(struct journal **out, const struct journal_config *config, uint
 	snprintf(j->path, sizeof(j->path), "%s", config->path);
 	j->fd = -1;
 	j->applied = j->committed = j->end = HEAD_BYTES;
-	j->fit = fit_of(config);
 	j->is_direct = j->wants_begin = true;
 	pthread_mutex_init(&j->lock, NULL);
 	pthread_condattr_init(&attr);
@@ -570,6 +596,8 @@ int journal_open(struct journal **out, const struct journal_config *config, uint
 		rc = open_file(j, err);
 	if (!rc)
 		rc = take_file(j, replayed, err);
+	j->fit = digest_of(config->size, config->nr);
+	j->images = config->id ? digest_of(config->id, config->nr) : 0;
 	if (!rc)
 		rc = restart_file(j, err);
 	if (!rc)
@@ -631,13 +659,31 @@ void journal_close(struct journal *j)
 	free(j);
 }
 
-bool journal_was_incomplete(const char *path)
+void journal_look(const struct journal_config *config, struct journal_look *out)
 {
-	struct journal j = { .fd = open(path, O_RDONLY | O_CLOEXEC) };
-	bool incomplete = j.fd >= 0 && read_head(&j) && j.flags & INCOMPLETE;
+	struct journal j = { .fd = open(config->path, O_RDONLY | O_CLOEXEC),
+			     .buf = malloc(READ_BYTES),
+			     .digest = XXH3_createState() };
+	struct stat st;
 
+	*out = (struct journal_look){ .is_incomplete = false };
+	if (j.fd >= 0 && j.buf && j.digest && !fstat(j.fd, &st) && read_head(&j) && is_of(&j, config)) {
+		out->is_incomplete = j.flags & INCOMPLETE;
+		out->bytes = find_committed(&j, (uint64_t)st.st_size) - j.applied;
+	}
 	fd_close(&j.fd);
-	return incomplete;
+	XXH3_freeState(j.digest);
+	free(j.buf);
+}
+
+bool journal_has_failed(struct journal *j)
+{
+	bool failed;
+
+	pthread_mutex_lock(&j->lock);
+	failed = j->failed.code != 0;
+	pthread_mutex_unlock(&j->lock);
+	return failed;
 }
 
 uint64_t journal_bytes(struct journal *j)

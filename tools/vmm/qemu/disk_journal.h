@@ -10,6 +10,7 @@
  *  J3  What is applied is applied in the order of the stream; again from P after a crash, which comes to the same.
  *  J4  Until the first commit in this process there is no image to go back to: what comes in goes to the images at once, and the head says
  *      "incomplete" before the first of it; that is taken back after the flush of that commit.
+ *  J5  What is applied is stable in the file before any of it goes to the images: else they could be, after the power went, something in between.
  *
  * journal_begin(), journal_write(), journal_commit(): one thread at a time; the images are written by a thread of the journal, or, J4, by theirs. */
 #ifndef FT_QEMU_DISK_JOURNAL_H
@@ -28,6 +29,7 @@ struct journal;
 struct journal_config {
 	const char *path;
 	const uint64_t *size;
+	const uint64_t *id; /* of each image: another one has another; NULL: nothing is known of them */
 	unsigned nr;
 	uint64_t cap_bytes; /* committed and not applied: when it is more, what comes in waits */
 	bool durable;	    /* commits are stable when they return */
@@ -39,7 +41,7 @@ struct journal_config {
 };
 
 /* journal_open - what is left in the file is applied first; *@replayed gets the octets of it.  -EEXIST: what is there is no journal of these
- * disks, and has something to apply, or is no journal at all. */
+ * images, and has something to apply, or is no journal at all. */
 int journal_open(struct journal **out, const struct journal_config *config, uint64_t *replayed, struct ft_error *err);
 
 int journal_begin(struct journal *j, struct ft_error *err);
@@ -56,9 +58,14 @@ int journal_finish(struct journal *j, struct ft_error *err);
 /* journal_close - stop at once, as a crash does; the file stays for the next start.  NULL is harmless. */
 void journal_close(struct journal *j);
 
-/* journal_was_incomplete - the file @path says that a first copy did not come to its end: the images are nothing. */
-bool journal_was_incomplete(const char *path);
+/* journal_look - what a file that nobody uses says about these images; nothing, if it is not there or is of others.  Of @config: path, size, id, nr. */
+struct journal_look {
+	bool is_incomplete; /* a first copy did not come to its end: the images are nothing */
+	uint64_t bytes;	    /* that the images lack */
+};
+void journal_look(const struct journal_config *config, struct journal_look *out);
 
 uint64_t journal_bytes(struct journal *j); /* that the images do not have yet */
+bool journal_has_failed(struct journal *j); /* nothing is applied any more, until journal_halt() and journal_again() */
 
 #endif

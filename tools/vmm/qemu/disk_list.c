@@ -3,6 +3,7 @@
 #include "disk_list.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,6 +35,19 @@ static const char *why_not(const json_t *inserted, const struct disk_info *d)
 	return NULL;
 }
 
+/* The number of its inode, and when that was made: numbers are used again.  No device, whose number may change with a restart. */
+static uint64_t identity_of(const char *file)
+{
+	struct statx st;
+	uint64_t made = 0;
+
+	if (statx(AT_FDCWD, file, 0, STATX_INO | STATX_BTIME, &st))
+		return 0;
+	if (st.stx_mask & STATX_BTIME)
+		made = (uint64_t)st.stx_btime.tv_sec * 1000000000 + st.stx_btime.tv_nsec;
+	return st.stx_ino ^ made * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 static int take(struct disk_list *out, const json_t *one, bool unsafe, struct strv *left_out, struct ft_error *err)
 {
 	const json_t *inserted = json_object_get(one, "inserted");
@@ -54,6 +68,7 @@ static int take(struct disk_list *out, const json_t *one, bool unsafe, struct st
 	why = out->nr < DISKS_MAX ? why_not(inserted, &info) : "there are more disks than ftqemu replicates";
 	if (!why) {
 		*d = info;
+		out->id[out->nr] = identity_of(info.file);
 		out->size[out->nr++] = info.size;
 		return 0;
 	}

@@ -19,6 +19,7 @@ struct disk_info {
 struct disk_list {
 	struct disk_info disk[DISKS_MAX];
 	uint64_t size[DISKS_MAX]; /* the same once more, in a row */
+	uint64_t id[DISKS_MAX];	  /* of the file: another file, also of that name, has another */
 	unsigned nr;
 };
 

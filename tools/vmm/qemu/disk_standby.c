@@ -185,10 +185,24 @@ static void end_images(struct disk_standby *d)
 
 /* ---- the journal -------------------------------------------------------------------------------- */
 
+void disk_standby_look(const struct disk_standby_config *config, struct disk_standby_look *out)
+{
+	struct journal_config c = {
+		.path = out->path, .size = config->list->size, .id = config->list->id, .nr = config->list->nr
+	};
+
+	if (config->journal)
+		snprintf(out->path, sizeof(out->path), "%s", config->journal);
+	else
+		snprintf(out->path, sizeof(out->path), "%.500s.ft-journal", config->list->disk[0].file);
+	journal_look(&c, &out->journal);
+}
+
 static int open_journal(struct disk_standby *d, uint64_t *replayed, struct ft_error *err)
 {
 	struct journal_config c = { .path = d->journal_path,
 				    .size = d->list->size,
+				    .id = d->list->id,
 				    .nr = d->list->nr,
 				    .cap_bytes = CAP_BYTES,
 				    .durable = d->durable,
@@ -204,6 +218,7 @@ int disk_standby_open(struct disk_standby **out, const struct disk_standby_confi
 		      struct ft_error *err)
 {
 	struct disk_standby *d = calloc(1, sizeof(*d));
+	struct disk_standby_look look;
 	uint64_t replayed = 0;
 	int rc;
 
@@ -214,11 +229,9 @@ int disk_standby_open(struct disk_standby **out, const struct disk_standby_confi
 	d->list = config->list;
 	d->durable = config->durable;
 	snprintf(d->run_dir, sizeof(d->run_dir), "%s", config->run_dir);
-	if (config->journal)
-		snprintf(d->journal_path, sizeof(d->journal_path), "%s", config->journal);
-	else
-		snprintf(d->journal_path, sizeof(d->journal_path), "%.500s.ft-journal", config->list->disk[0].file);
-	if (journal_was_incomplete(d->journal_path))
+	disk_standby_look(config, &look);
+	snprintf(d->journal_path, sizeof(d->journal_path), "%s", look.path);
+	if (look.journal.is_incomplete)
 		snprintf(said, size, "the images are incomplete: the first copy did not come to its end");
 	rc = start_images(d, err);
 	if (!rc)
@@ -235,12 +248,12 @@ int disk_standby_open(struct disk_standby **out, const struct disk_standby_confi
 	return 0;
 }
 
-/* A qemu-nbd that died, an image that could not be written: perhaps it can now.  The file has all that was committed. */
+/* A qemu-nbd that died, an image or a journal that could not be written: perhaps it can now.  The file has all that was committed. */
 static int mend(struct disk_standby *d, struct ft_error *err)
 {
 	int rc;
 
-	if (!atomic_load(&d->has_failed))
+	if (!atomic_load(&d->has_failed) && !journal_has_failed(d->journal))
 		return 0;
 	journal_halt(d->journal);
 	end_images(d);
@@ -282,7 +295,7 @@ int disk_standby_finish(struct disk_standby *d, struct ft_error *err)
 	rc = mend(d, err);
 	if (!rc)
 		rc = journal_finish(d->journal, err);
-	if (rc && atomic_load(&d->has_failed)) /* only now it was seen */
+	if (rc && (atomic_load(&d->has_failed) || journal_has_failed(d->journal))) /* only now it was seen */
 		rc = mend(d, err) ? err->code : journal_finish(d->journal, err);
 	if (rc)
 		return rc;

@@ -5,6 +5,7 @@
 #ifndef FT_QEMU_DISK_STANDBY_H
 #define FT_QEMU_DISK_STANDBY_H
 
+#include "disk_journal.h"
 #include "disk_list.h"
 
 struct disk_standby;
@@ -15,6 +16,13 @@ struct disk_standby_config {
 	const char *journal; /* NULL: beside the first image */
 	bool durable;
 };
+
+/* disk_standby_look - is there a journal that these images would need, and what does it say?  Of @config: list, journal. */
+struct disk_standby_look {
+	char path[520];
+	struct journal_look journal;
+};
+void disk_standby_look(const struct disk_standby_config *config, struct disk_standby_look *out);
 
 /* disk_standby_open - qemu-nbd is started, what a journal still has is applied.  @said: gets what the user has to know, or "". */
 int disk_standby_open(struct disk_standby **out, const struct disk_standby_config *config, char *said, size_t size, struct ft_error *err);

@@ -5,7 +5,8 @@
  *  - Each block is dirty, or what the secondary lacks of it is in the queue, is on its way (sent), or is nothing.
  *  - In mode OFF queue and sent are empty.
  *  - `synced` has the blocks that were sent with no epoch of their own (full sync): dirty again unless the first epoch is acknowledged.
- *  - While blocks are read (`reading`) they are not dirty; a write to one makes it dirty and sets `raced`. */
+ *  - While blocks are read (`reading`) they are not dirty; a write to one makes it dirty, and `raced` is the first of those: what was read of the blocks
+ *    before it counts.  (Without that a guest that writes all over its disk would let no read of a long run count.) */
 #include "disk_tap.h"
 
 #include <errno.h>
@@ -62,9 +63,9 @@ struct tap {
 	bool base_is_due, changes_only;
 	bool is_copied; /* the full sync of this session was acknowledged with its first epoch */
 	size_t base_emitted;
-	bool is_reading, raced;
+	bool is_reading;
 	unsigned read_disk;
-	uint64_t read_first, read_end; /* blocks */
+	uint64_t read_first, read_end, raced; /* blocks */
 };
 
 /* ---- bitmaps ------------------------------------------------------------------------------------ */
@@ -206,7 +207,7 @@ static void forget_queue(struct tap *t)
 	for (unsigned i = 0; i < t->nr; i++)
 		synced_becomes_dirty(&t->disk[i]);
 	t->emitted = 0;
-	t->raced = true; /* a read under way is of a sync that is over */
+	t->raced = t->read_first; /* a read under way is of a sync that is over */
 	if (t->is_reading)
 		for (uint64_t b = t->read_first; b < t->read_end; b++)
 			set_dirty(&t->disk[t->read_disk], b);
@@ -228,7 +229,7 @@ static bool is_queued(struct tap *t, unsigned disk, uint64_t block)
 	struct disk *d = &t->disk[disk];
 
 	if (t->is_reading && t->read_disk == disk && block >= t->read_first && block < t->read_end) {
-		t->raced = true;
+		t->raced = block < t->raced ? block : t->raced;
 		set_dirty(d, block);
 	}
 	return !is_dirty(d, block);
@@ -346,7 +347,7 @@ static bool begin_read(struct tap *t)
 		t->read_first = first;
 		t->read_end = end;
 		t->is_reading = true;
-		t->raced = false;
+		t->raced = end;
 		return true;
 	}
 	return false;
@@ -361,8 +362,10 @@ static int end_read(struct tap *t, uint64_t offset, uint32_t len, bool zero, int
 
 	t->is_reading = false;
 	pthread_cond_broadcast(&t->moved);
-	if (rc || t->raced || t->mode != SYNC)
+	if (rc || t->mode != SYNC)
 		done = t->read_first;
+	else if (t->raced < done)
+		done = t->raced;
 	for (uint64_t b = done; b < t->read_end; b++)
 		set_dirty(d, b);
 	if (done == t->read_first)

@@ -7,7 +7,7 @@
  * dirty again unless that epoch is acknowledged.
  *
  * The order that makes this right: bits are cleared before their blocks are read; if a write to one of them comes in before the read is done they are
- * set again and what was read is not used; else what was read goes to the end of the queue, so older writes are before it and later ones
+ * set again and what was read of it, or behind it, is not used; else what was read goes to the end of the queue, so older writes are before it and later ones
  * behind.  A read that is done before the cut of an epoch has no later write in it, since a pause waits for the writes under way.
  *
  * All functions: any thread, one lock inside; tap_read() on one thread at a time. */

@@ -123,6 +123,7 @@ static void become_qemu(const struct launch *l, int log, int shim)
 	sigemptyset(&none);
 	sigprocmask(SIG_SETMASK, &none, NULL);
 	signal(SIGPIPE, SIG_DFL);
+	signal(SIGXFSZ, SIG_DFL);
 	if (null < 0 || dup2(null, 0) < 0 || dup2(log, 1) < 0 || dup2(log, 2) < 0)
 		return;
 	keep_on_exec(l->ram_fd);

@@ -92,6 +92,28 @@ static int check_blockers(struct machine *m, struct ft_error *err)
 
 static void want_cut(void *user);
 
+/* A secondary that died leaves images that are of no epoch until its journal was applied. */
+static int check_leftover(const struct disk_standby_config *config, struct ft_error *err)
+{
+	struct disk_standby_look look;
+
+	disk_standby_look(config, &look);
+	if (look.journal.is_incomplete)
+		return fail(err, -EUCLEAN,
+			    "%s says that the image beside it is incomplete: a secondary's first copy into it did not "
+			    "come to its "
+			    "end; give another image, or remove that file if this one is to be taken as it is",
+			    look.path);
+	if (look.journal.bytes)
+		return fail(err, -EUCLEAN,
+			    "%s has %" PRIu64
+			    " octets that the image beside it lacks, since a secondary died: start ftqemu secondary "
+			    "with it, which applies them, and end it; or remove that file if the image is to be taken "
+			    "as it is",
+			    look.path, look.journal.bytes);
+	return 0;
+}
+
 /* After the identity was read. */
 static int open_disks(struct machine *m, struct ft_error *err)
 {
@@ -117,11 +139,14 @@ static int open_disks(struct machine *m, struct ft_error *err)
 	strv_free(&left_out);
 	if (rc || !m->disks.nr)
 		return rc;
+	devstate_keep_disks(m->state);
 	rc = disk_list_identity(&m->disks, &m->identity, FT_IDENTITY_MAX, err);
 	if (!rc && m->config.is_secondary) {
 		rc = disk_standby_open(&m->disk_standby, &s, said, sizeof(said), err);
 		if (!rc && said[0])
 			machine_say(m, FT_LOG_WARN, "%s", said);
+	} else if (!rc && m->config.qemu) {
+		rc = check_leftover(&s, err);
 	}
 	return rc ? rc : mirrors_open(&m->mirrors, &c, err);
 }
