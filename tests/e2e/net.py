@@ -48,9 +48,9 @@ class Network:
         os.chmod(self.script, 0o755)
 
     def guest(self, **settings):
-        """QEMU's command line, with a tap that no other has."""
+        """QEMU's command line, with a tap (ft1, ft2, ...) that no other has; it is netdev net0."""
         self.taps += 1
-        nic = 'tap,model=virtio,ifname=ft%d,script=%s,downscript=no' % (self.taps, self.script)
+        nic = 'tap,id=net0,model=virtio,ifname=ft%d,script=%s,downscript=no' % (self.taps, self.script)
         return [*vm.qemu_args(ip=GUEST + '/24', **settings), '-nic', nic]
 
 

@@ -4,10 +4,11 @@
  *              there were
  *   get        the same answer, nothing is added
  *   pour N     N octets that follow from their position (see pattern()), for a long download
- *   tick PORT HZ   no answer, but from now on HZ times a second a UDP datagram "tick N RANDOM NS" to that port of the client: N counts up in this
- *              program's memory; RANDOM comes from the kernel, and NS is the clock, for each tick anew.  A guest that was rolled back to before
- *              a tick that somebody saw cannot say the same again.  (RANDOM alone might be the same: the kernel's generator is in the
- *              checkpoint, too.)
+ *   sink N     the next N octets are taken and thrown away; then the answer is "took N", for a long upload
+ *   tick PORT HZ [SIZE]   no answer, but from now on HZ times a second a UDP datagram "tick N RANDOM NS" to that port of the client, filled with
+ *              spaces to SIZE octets: N counts up in this program's memory, in a page of its own (see tick_page); RANDOM comes from the kernel,
+ *              and NS is the clock, for each tick anew.  A guest that was rolled back to before a tick that somebody saw cannot say the same
+ *              again.  (RANDOM alone might be the same: the kernel's generator is in the checkpoint, too.)  0 times: no more.
  * "ft-net pattern N" writes what "pour N" sends to its output, and serves nothing.
  * Many connections; one thread.  Settings come from the kernel's command line by init, which has put the card up. */
 #define _GNU_SOURCE
@@ -26,13 +27,14 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { PORT = 7777, CLIENTS = 32, LINE = 256, CHUNK = 16384 };
+enum { PORT = 7777, CLIENTS = 32, LINE = 256, CHUNK = 16384, DATAGRAM = 1472, PAGE = 4096 };
 
 struct client {
 	int fd; /* -1: free */
 	char line[LINE];
 	size_t have;
 	uint64_t pour_at, pour_left;
+	uint64_t sink_all, sink_left;
 };
 
 static struct client client[CLIENTS];
@@ -40,8 +42,17 @@ static uint64_t total, count;
 static struct {
 	struct sockaddr_in6 to;
 	int timer, socket;
-	uint64_t n;
+	size_t size;
 } ticker;
+
+/* Who looks at the guest's memory from outside knows the page by its first two words, and which tick it has come to: a number is here before its
+ * datagram is sent.  The words are put in at the start, one by one, so that nothing else looks like it. */
+static volatile _Alignas(PAGE) struct {
+	uint64_t magic[2];
+	uint64_t n;
+	uint8_t rest[PAGE - 24];
+} tick_page;
+#define TICK_MAGIC 0x66742d7469636b73ull
 
 static void hang_up(struct client *c)
 {
@@ -58,7 +69,7 @@ static void answer(struct client *c, const char *text)
 		hang_up(c);
 }
 
-static void tick_for(const struct client *c, unsigned port, unsigned hz)
+static void tick_for(const struct client *c, unsigned port, unsigned hz, unsigned size)
 {
 	struct timespec each = { .tv_sec = hz == 1, .tv_nsec = hz > 1 ? 1000000000 / hz : 0 };
 	socklen_t len = sizeof(ticker.to);
@@ -66,6 +77,7 @@ static void tick_for(const struct client *c, unsigned port, unsigned hz)
 	if (getpeername(c->fd, (struct sockaddr *)&ticker.to, &len))
 		return;
 	ticker.to.sin6_port = htons((uint16_t)port);
+	ticker.size = size < DATAGRAM ? size : DATAGRAM;
 	timerfd_settime(ticker.timer, 0, &(struct itimerspec){ .it_interval = each, .it_value = each }, NULL);
 }
 
@@ -73,25 +85,57 @@ static void tick(void)
 {
 	uint64_t late, random;
 	struct timespec t;
-	char text[96];
+	char text[DATAGRAM + 1];
 
 	if (read(ticker.timer, &late, sizeof(late)) < 0 || getrandom(&random, sizeof(random), 0) != sizeof(random))
 		return;
 	clock_gettime(CLOCK_MONOTONIC, &t);
-	int len = snprintf(text, sizeof(text), "tick %llu %016llx %lld%09ld\n", (unsigned long long)++ticker.n,
-			   (unsigned long long)random, (long long)t.tv_sec, t.tv_nsec);
+	tick_page.n++;
+	size_t len =
+		(size_t)snprintf(text, sizeof(text), "tick %llu %016llx %lld%09ld\n", (unsigned long long)tick_page.n,
+				 (unsigned long long)random, (long long)t.tv_sec, t.tv_nsec);
+	if (len < ticker.size) {
+		memset(text + len, ' ', ticker.size - len);
+		len = ticker.size;
+	}
 	/* one that finds no room is lost, as in any network */
-	(void)sendto(ticker.socket, text, (size_t)len, MSG_DONTWAIT, (struct sockaddr *)&ticker.to, sizeof(ticker.to));
+	(void)sendto(ticker.socket, text, len, MSG_DONTWAIT, (struct sockaddr *)&ticker.to, sizeof(ticker.to));
+}
+
+static void took(struct client *c, size_t len)
+{
+	char text[64];
+
+	c->sink_left -= len;
+	if (c->sink_left)
+		return;
+	snprintf(text, sizeof(text), "took %llu\n", (unsigned long long)c->sink_all);
+	answer(c, text);
+}
+
+/* What came with the line is the first of it. */
+static void sink_for(struct client *c, uint64_t n)
+{
+	size_t len = c->have < n ? c->have : (size_t)n;
+
+	c->sink_all = c->sink_left = n;
+	c->have -= len;
+	memmove(c->line, c->line + len, c->have + 1);
+	took(c, len);
 }
 
 static void obey(struct client *c, const char *line)
 {
 	unsigned long long n;
-	unsigned port, hz;
+	unsigned port, hz, size = 0;
 	char text[64];
 
-	if (sscanf(line, "tick %u %u", &port, &hz) == 2) {
-		tick_for(c, port, hz);
+	if (sscanf(line, "tick %u %u %u", &port, &hz, &size) >= 2) {
+		tick_for(c, port, hz, size);
+		return;
+	}
+	if (sscanf(line, "sink %llu", &n) == 1) {
+		sink_for(c, n);
 		return;
 	}
 	if (sscanf(line, "pour %llu", &n) == 1) {
@@ -115,7 +159,7 @@ static void obey_lines(struct client *c)
 {
 	char line[LINE], *end;
 
-	while (!c->pour_left && (end = strchr(c->line, '\n'))) {
+	while (!c->pour_left && !c->sink_left && (end = strchr(c->line, '\n'))) {
 		size_t len = (size_t)(end - c->line);
 
 		memcpy(line, c->line, len);
@@ -132,13 +176,29 @@ static void listen_to(struct client *c)
 
 	if (n < 0 && errno == EAGAIN)
 		return;
-	if (n <= 0 || c->have + (size_t)n == sizeof(c->line) - 1) {
+	if (n <= 0) {
 		hang_up(c);
 		return;
 	}
 	c->have += (size_t)n;
 	c->line[c->have] = '\0';
 	obey_lines(c);
+	if (c->have == sizeof(c->line) - 1) /* a line that has no end */
+		hang_up(c);
+}
+
+static void sink(struct client *c)
+{
+	static uint8_t buf[CHUNK];
+	ssize_t n = recv(c->fd, buf, c->sink_left < CHUNK ? (size_t)c->sink_left : CHUNK, MSG_DONTWAIT);
+
+	if (n < 0 && errno == EAGAIN)
+		return;
+	if (n <= 0) {
+		hang_up(c);
+		return;
+	}
+	took(c, (size_t)n);
 }
 
 /* Octet i is the lowest of i * 31 + (i >> 8) * 7. */
@@ -218,6 +278,8 @@ int main(int argc, char **argv)
 	signal(SIGPIPE, SIG_IGN);
 	ticker.timer = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
 	ticker.socket = socket(AF_INET6, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+	tick_page.magic[0] = TICK_MAGIC;
+	tick_page.magic[1] = ~TICK_MAGIC;
 	for (unsigned i = 0; i < CLIENTS; i++)
 		client[i].fd = -1;
 	for (;;) {
@@ -237,6 +299,8 @@ int main(int argc, char **argv)
 				continue;
 			if (client[i].pour_left)
 				pour(&client[i]);
+			else if (client[i].sink_left)
+				sink(&client[i]);
 			else
 				listen_to(&client[i]);
 		}
