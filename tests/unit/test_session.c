@@ -1374,3 +1374,54 @@ Test(side, a_beginning_that_takes_long_is_no_loss, .timeout = 120)
 {
 	slow_disk(SIM_OP_SIDE_BEGIN);
 }
+
+/* The guest writes @chase octets for each 100 that a full sync reads.  The pause is to be made with 1,000 pages to come. */
+static void open_with_writer(struct pair *p, uint64_t chase)
+{
+	struct pair_options opt;
+
+	side_options(&opt);
+	opt.sim.side_max_bytes = 16u << 20;
+	opt.sim.side_chase = chase;
+	opt.primary = "sync-pause=1,suspect=20000";
+	pair_open(p, &opt);
+	pair_wait_protected(p);
+}
+
+static void check_writer(struct pair *p)
+{
+	pair_wait_applied(p, 3);
+	cr_assert_eq(atomic_load(&p->losses), 0);
+	pair_check_compared(p);
+	failover(p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL);
+	pair_close(p);
+}
+
+/* A round is of what was there when it began; what never gets less ends the rounds all the same, and the first epoch has the rest. */
+Test(side, a_writer_that_never_rests_does_not_hold_up_a_round, .timeout = 240)
+{
+	for (uint64_t chase = 100; chase <= 200; chase += 50) {
+		struct ft_status st;
+		struct pair p;
+
+		open_with_writer(&p, chase);
+		ft_session_status(p.primary, &st);
+		cr_assert_geq(st.sync_round, 2);
+		cr_assert_gt(sim_side_backlog(p.primary_sim), 1000 * PAGE, "%" PRIu64, sim_side_backlog(p.primary_sim));
+		cr_assert_geq(side_bytes(p.primary), st.sync_round * p.opt.sim.side_max_bytes);
+		check_writer(&p);
+	}
+}
+
+/* As long as a round brings it down there is another one, until what is left fits into the pause. */
+Test(side, a_writer_that_is_slower_than_the_link_has_rounds_until_it_fits, .timeout = 240)
+{
+	struct ft_status st;
+	struct pair p;
+
+	open_with_writer(&p, 50);
+	ft_session_status(p.primary, &st);
+	cr_assert_geq(st.sync_round, 3);
+	cr_assert_leq(sim_side_backlog(p.primary_sim), 1000 * PAGE, "%" PRIu64, sim_side_backlog(p.primary_sim));
+	check_writer(&p);
+}

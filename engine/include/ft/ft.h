@@ -185,10 +185,12 @@ struct ft_vmm_ops {
 
 	/* [ship] The next octets of the side stream into @buf, at most @cap (never less than 4096).  Returns how many, 0 if
 	 * there are no more of this epoch now, or a negative errno, which ends the connection.  @epoch: what came before its
-	 * cut (output_cut()), called with the guest running again.  0: the full sync is under way, give what there is; called
-	 * until it returns 0, in each round, so it must come to that.  Runs beside callbacks of the epoch thread.  Must not wait for the guest. */
+	 * cut (output_cut()), called with the guest running again until it returns 0.  0: a round of the full sync is under way, give what there is;
+	 * called until it returns 0 or has given what side_left() said when the round began.  Runs beside callbacks of the epoch thread.
+	 * Must not wait for the guest. */
 	int64_t (*side_read)(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_error *err);
-	/* [epoch] Octets that must have been read before the last pause of a full sync makes sense. */
+	/* [epoch] Octets that should have been read before the last pause of a full sync.  Asked before each round and before that pause; a guest
+	 * that writes faster than they are read does not put it off for ever: then the first epoch has the rest. */
 	uint64_t (*side_left)(void *user);
 	/* [receive] A connection, and with it a full sync, begins: what came in since the last side_commit() is void.  Also called if the
 	 * primary's machine has no side stream, and so is side_commit(). */

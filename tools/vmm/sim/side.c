@@ -97,6 +97,8 @@ int64_t side_read(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_e
 	n = made_until(s, epoch) - from;
 	n = n < cap ? n : cap - s->side.draws % 7 * 100; /* pieces of odd lengths */
 	s->side.read += n;
+	if (epoch == 0)
+		s->side.made += n * s->cfg.side_chase / 100;
 	pthread_mutex_unlock(&s->lock);
 	fill(buf, key, from, n);
 	return (int64_t)n;
@@ -108,7 +110,17 @@ uint64_t side_left(void *user)
 	uint64_t left;
 
 	pthread_mutex_lock(&s->lock);
-	left = s->side.made - s->side.read;
+	s->side.backlog = left = s->side.made - s->side.read;
+	pthread_mutex_unlock(&s->lock);
+	return left;
+}
+
+uint64_t sim_side_backlog(struct sim *s)
+{
+	uint64_t left;
+
+	pthread_mutex_lock(&s->lock);
+	left = s->side.backlog;
 	pthread_mutex_unlock(&s->lock);
 	return left;
 }

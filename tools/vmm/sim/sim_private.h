@@ -55,6 +55,7 @@ struct sim {
 		/* of a primary; guarded by lock */
 		uint64_t key, draws;
 		uint64_t made, read; /* octets that the guest has written; that the engine has got */
+		uint64_t backlog;    /* what side_left() said last */
 		/* of a secondary: ft-receive's, and kept_* guarded by lock */
 		uint64_t in_key, in_bytes;
 		uint64_t epoch, kept_key, kept_bytes; /* committed */
