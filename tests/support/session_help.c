@@ -128,8 +128,8 @@ void failover(struct pair *p, unsigned flags, enum ft_failover_outcome outcome, 
 		fails(r, &err, code, part);
 	else
 		CHECK(r == 0, "%s", err.msg);
-	CHECK(outcome != FT_FAILOVER_DONE || (res.epoch > 0 && res.total_ns > 0), "epoch %" PRIu64 " after %" PRIu64 " ns", res.epoch,
-	      res.total_ns);
+	CHECK(outcome != FT_FAILOVER_DONE || (res.epoch > 0 && res.total_ns > 0),
+	      "epoch %" PRIu64 " after %" PRIu64 " ns", res.epoch, res.total_ns);
 	if (outcome == FT_FAILOVER_DONE)
 		pair_check_promoted(p, &res);
 }

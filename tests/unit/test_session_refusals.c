@@ -57,6 +57,27 @@ Test(refusal, a_side_stream_that_nobody_here_takes)
 	refused_pair(NULL, NULL, &opt.sim, NULL, "has a side stream (its disks are replicated)");
 }
 
+/* Its disks would be old when it is promoted. */
+Test(refusal, a_machine_without_a_side_stream_where_one_is_taken)
+{
+	struct pair_options opt;
+	struct pair p;
+
+	hear_refusals();
+	pair_options_init(&opt);
+	pair_open_sims(&p, &opt);
+	sim_destroy(p.secondary_sim);
+	opt.sim.side_max_bytes = 1000;
+	cr_assert_eq(sim_create(&p.secondary_sim, &opt.sim, true, NULL), 0);
+	pair_start_secondary(&p);
+	pair_start_primary(&p, p.address);
+	check_refused(&p, p.primary,
+		      "the machine here takes a side stream (its disks are replicated), and the primary's has none");
+	cr_assert_eq(state_of(p.secondary), FT_STATE_WAITING);
+	cr_assert_eq(sim_op_calls(p.secondary_sim, SIM_OP_SIDE_BEGIN), 0);
+	pair_close(&p);
+}
+
 Test(refusal, a_larger_state)
 {
 	refused_pair("state-max=2M", "state-max=1M", NULL, NULL, "state-max here is 1048576");

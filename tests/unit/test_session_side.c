@@ -151,25 +151,6 @@ Test(side, a_beginning_or_a_read_that_fails_is_told_and_tried_again, .timeout = 
 	pair_close(&p);
 }
 
-Test(side, a_machine_without_one_is_taken_by_a_standby_with_one, .timeout = 120)
-{
-	struct pair_options opt;
-	struct pair p;
-
-	pair_options_init(&opt);
-	pair_open_sims(&p, &opt);
-	sim_destroy(p.secondary_sim);
-	opt.sim.side_max_bytes = 1000;
-	cr_assert_eq(sim_create(&p.secondary_sim, &opt.sim, true, NULL), 0);
-	pair_start_secondary(&p);
-	pair_start_primary(&p, p.address);
-	pair_wait_protected(&p);
-	cr_assert_eq(sim_op_calls(p.secondary_sim, SIM_OP_SIDE_BEGIN), 1);
-	cr_assert_gt(sim_op_calls(p.secondary_sim, SIM_OP_SIDE_COMMIT), 0);
-	cr_assert_eq(sim_op_calls(p.secondary_sim, SIM_OP_SIDE_WRITE), 0);
-	pair_close(&p);
-}
-
 /* A disk may be slower than any heartbeat: the primary is told that its silence is work. */
 static void slow_disk(enum sim_op op)
 {

@@ -175,8 +175,9 @@ struct ft_vmm_ops {
 	int (*guest_hold)(void *user, bool hold, struct ft_error *err);
 
 	/* -- side stream: octets of the VMM's own that are part of the epochs, as the writes of its disks (primary: the
-	 * first two, secondary: the others; all or none of a side's).  The engine carries them in order, looks at none, and
-	 * acknowledges an epoch only when side_commit() has returned for it.
+	 * first two, secondary: the others; all or none of a side's).  Both sides have one, or none: else the secondary refuses the primary, since
+	 * disks that are not replicated would be old when the standby is promoted.  The engine carries them in order, looks at none, and
+	 * acknowledges an epoch only when side_commit() has returned for it, also if the epoch has no octets.
 	 * A failover comes behind all of it: the connection is ended and a side_write() or side_commit() under way has returned, then
 	 * load_state is called, and no side_ op from then on.  What it must find are the epochs for which side_commit() returned 0: these
 	 * and no others are final.  What side_write() gave behind the last of them is void, as it is at side_begin().  (A failover that is
@@ -192,8 +193,7 @@ struct ft_vmm_ops {
 	/* [epoch] Octets that should have been read before the last pause of a full sync.  Asked before each round and before that pause; a guest
 	 * that writes faster than they are read does not put it off for ever: then the first epoch has the rest. */
 	uint64_t (*side_left)(void *user);
-	/* [receive] A connection, and with it a full sync, begins: what came in since the last side_commit() is void.  Also called if the
-	 * primary's machine has no side stream, and so is side_commit(). */
+	/* [receive] A connection, and with it a full sync, begins: what came in since the last side_commit() is void. */
 	int (*side_begin)(void *user, struct ft_error *err);
 	/* [receive] @len octets of @epoch, in the order in which side_read() gave them.  Pieces may be cut anywhere.
 	 * An error refuses the epoch and ends the connection; the sentence goes to the primary. */
