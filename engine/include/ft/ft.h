@@ -471,7 +471,10 @@ struct ft_stats {
 };
 FT_API void ft_session_stats(struct ft_session *s, struct ft_stats *out);
 
-/* ---- output held by epoch: for VMMs that have no such queue of their own ------------------------- */
+/* ---- output held by epoch: for VMMs that have no such queue of their own -------------------------
+ * Usable without a session too, whatever makes the copies of a machine: it knows nothing but the numbers of epochs, which must rise from cut to
+ * cut.  ft_output_write() holds into the epoch that runs, ft_output_cut(n) ends epoch n, ft_output_release(n) lets out all up to n.
+ * docs/examples/hold.c is that and nothing else. */
 
 struct ft_output;
 
@@ -492,9 +495,14 @@ FT_API void ft_output_close(struct ft_output *o);
 FT_API FT_MUST int ft_output_write(struct ft_output *o, const void *buf, size_t len);
 /* ft_output_room - octets that may be written before the cap. */
 FT_API uint64_t ft_output_room(struct ft_output *o);
-FT_API void ft_output_cut(struct ft_output *o, uint64_t epoch);	    /* call from output_cut */
-FT_API void ft_output_release(struct ft_output *o, uint64_t epoch); /* call from output_release */
-FT_API void ft_output_drop(struct ft_output *o);		    /* call from output_drop */
+/* ft_output_cut - what was written since the last cut belongs to epoch @epoch.  The first cut begins the holding; what was written before it is let out.
+ * With a session: call it from output_cut. */
+FT_API void ft_output_cut(struct ft_output *o, uint64_t epoch);
+/* ft_output_release - what belongs to epochs <= @epoch may leave; what is not cut yet may not.  UINT64_MAX: hold nothing any more, until the next
+ * cut.  With a session: call it from output_release. */
+FT_API void ft_output_release(struct ft_output *o, uint64_t epoch);
+/* ft_output_drop - throw away what is held, and hold what comes; what was let out before may still be taken.  With a session: call it from output_drop. */
+FT_API void ft_output_drop(struct ft_output *o);
 FT_API void ft_output_kick(struct ft_output *o);		    /* the sink has room again */
 FT_API uint64_t ft_output_held(struct ft_output *o);		    /* octets that may not leave yet */
 FT_API uint64_t ft_output_pending(struct ft_output *o);		    /* octets that may leave but were not taken yet */
