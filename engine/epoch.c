@@ -389,15 +389,16 @@ static void send_progress(struct primary *p)
 	session_tell(s, FT_EVENT_SYNC, p->next_epoch);
 }
 
-/* The side stream of a round is read and sent by ft-ship, as long as there is some.  *@moved: octets. */
-static int sync_side(struct primary *p, uint64_t *moved, struct ft_error *err)
+/* The side stream of a round is read and sent by ft-ship: @bytes, as much as there was when the round began, or all that there is if it is less.
+ * A guest that writes faster than the connection carries would never see the end of a round else. */
+static int sync_side(struct primary *p, uint64_t bytes, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
 	int r = 0;
 
-	*moved = 0;
-	if (!s->ops.side_read)
+	if (!bytes)
 		return 0;
+	p->side_work.side_bytes = bytes;
 	pthread_mutex_lock(&s->lock);
 	p->side_due = true;
 	pthread_mutex_unlock(&s->lock);
@@ -411,7 +412,6 @@ static int sync_side(struct primary *p, uint64_t *moved, struct ft_error *err)
 			pthread_mutex_lock(&s->lock);
 		}
 	}
-	*moved = p->side_moved;
 	r = p->side_due ? r : 0;
 	pthread_mutex_unlock(&s->lock);
 	return r ? ended(p, "the full sync", err) : 0;
@@ -464,21 +464,23 @@ static int sync_begin(struct primary *p, struct ft_error *err)
 	return 0;
 }
 
-/* What a last pause now would leave to be sent, in pages: those that are dirty, and the side stream in pieces of that size. */
-static uint64_t sync_left(struct primary *p)
+static uint64_t side_left(struct primary *p)
 {
-	struct ft_session *s = p->s;
-	uint64_t side = s->ops.side_left ? s->ops.side_left(s->user) : 0;
+	return p->s->ops.side_left ? p->s->ops.side_left(p->s->user) : 0;
+}
 
+/* What a last pause now would leave to be sent, in pages: those that are dirty, and the side stream in pieces of that size. */
+static uint64_t sync_left(const struct primary *p, uint64_t side)
+{
 	return bitmap_count(p->dirty) + side / FT_PAGE_SIZE + (side % FT_PAGE_SIZE != 0);
 }
 
-/* Rounds until what is left fits into a pause of about "sync-pause", or two rounds in a row brought it down by less than a tenth and moved
- * nothing of the side stream. */
+/* Rounds until what is left fits into a pause of about "sync-pause", or two rounds in a row brought it down by less than a tenth.  What is
+ * left of the side stream then is read as part of the first epoch, with the guest running: it makes the epoch longer, not the pause. */
 static int sync_rounds(struct primary *p, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	uint64_t left = sync_left(p), before = UINT64_MAX, moved;
+	uint64_t side = side_left(p), left = sync_left(p, side), before;
 	unsigned no_gain = 0;
 	struct ft_config cfg;
 
@@ -491,15 +493,16 @@ static int sync_rounds(struct primary *p, struct ft_error *err)
 		atomic_store(&s->sync_round, round);
 		r = sync_round(p, err);
 		if (!r)
-			r = sync_side(p, &moved, err);
+			r = sync_side(p, side, err);
 		if (!r)
 			r = collect(p, s->ops.collect_dirty, err);
 		if (r)
 			return r;
 		before = left;
-		left = sync_left(p);
+		side = side_left(p);
+		left = sync_left(p, side);
 		atomic_store(&s->sync_total, atomic_load(&s->sync_done) + left);
-		no_gain = left >= before - before / 10 && !moved ? no_gain + 1 : 0;
+		no_gain = left >= before - before / 10 ? no_gain + 1 : 0;
 		if (left <= (uint64_t)cfg.sync_pause_ms * SYNC_PAGES_PER_MS || no_gain >= 2 ||
 		    round >= cfg.sync_rounds_max)
 			return 0;

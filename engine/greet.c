@@ -93,6 +93,11 @@ static int check_capabilities(struct secondary *c, struct greeting *g, struct ft
 			g, FTW_CODE_CAPABILITY, err,
 			"hello: the primary's machine has a side stream (its disks are replicated), and the one here "
 			"takes none");
+	if (!(needed & FTW_CAP_SIDE_STREAM) && c->s->ops.side_commit)
+		return refuse(g, FTW_CODE_CAPABILITY, err,
+			      "hello: the machine here takes a side stream (its disks are replicated), and the "
+			      "primary's has none: "
+			      "the disks here would become old");
 	return 0;
 }
 

@@ -25,6 +25,7 @@ struct work {
 	enum work_kind { WORK_SLAB, WORK_SIDE, WORK_COMMIT } kind; /* side: the side stream of a round of the full sync */
 	struct slab *slab;	   /* WORK_SLAB */
 	struct epoch_job *job;	   /* WORK_COMMIT */
+	uint64_t side_bytes;	   /* WORK_SIDE: how much of it the round has */
 };
 
 struct epoch_job {
@@ -86,7 +87,6 @@ struct primary {
 	struct ft_error loss_error; /* its first cause */
 	uint64_t acked, applied, sent; /* epochs of this connection */
 	bool side_due;	    /* ft-ship has the side stream of this round still to read */
-	uint64_t side_moved; /* octets of it, of the last round */
 	uint64_t acked_ns, acked_pages; /* of the last ack: when, and how much there is to apply */
 	uint64_t regions_wanted, regions_used; /* counters of the table's changes; used 0: none in use */
 	_Atomic uint64_t output_ns; /* when the running epoch's first output was held; 0: there is none */

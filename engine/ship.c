@@ -261,9 +261,10 @@ static int64_t ship_side_piece(struct primary *p, struct shipment *sh, uint64_t 
 	return n;
 }
 
-/* @epoch: as side_read() has it. */
-static int ship_side(struct primary *p, struct shipment *sh, uint64_t epoch, struct ft_error *err)
+/* @epoch: as side_read() has it.  All that there is of it, or until @most octets were sent. */
+static int ship_side(struct primary *p, struct shipment *sh, uint64_t epoch, uint64_t most, struct ft_error *err)
 {
+	uint64_t begun = sh->side_bytes;
 	int64_t n;
 
 	if (!p->s->ops.side_read)
@@ -274,24 +275,21 @@ static int ship_side(struct primary *p, struct shipment *sh, uint64_t epoch, str
 		n = primary_lost(p) ? -ENOTCONN : ship_side_piece(p, sh, epoch, err);
 		if (epoch == 0)
 			atomic_fetch_add(&p->s->sync_done, sh->side_bytes / FT_PAGE_SIZE - before);
-	} while (n > 0);
-	return (int)n;
+	} while (n > 0 && sh->side_bytes - begun < most);
+	return n < 0 ? (int)n : 0;
 }
 
-/* What there is while the full sync is under way: octets of its epoch, the first. */
-static int ship_sync_side(struct primary *p, struct shipment *sh, struct ft_error *err)
+/* A round's part of the full sync: octets of its epoch, the first. */
+static int ship_sync_side(struct primary *p, struct shipment *sh, uint64_t most, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	uint64_t before;
 	int r = begin_epoch(p, sh, 1);
 
-	before = sh->side_bytes;
 	if (!r)
-		r = ship_side(p, sh, 0, err);
+		r = ship_side(p, sh, 0, most, err);
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->lock);
-	p->side_moved = sh->side_bytes - before;
 	p->side_due = false;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
@@ -350,7 +348,7 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	int r = begin_epoch(p, sh, job->epoch);
 
 	if (!r)
-		r = ship_side(p, sh, job->epoch, err);
+		r = ship_side(p, sh, job->epoch, UINT64_MAX, err);
 	if (!r)
 		r = ship_state(p, job, err);
 	if (r)
@@ -409,7 +407,7 @@ static int ship(struct primary *p, struct shipment *sh, struct flights *f, struc
 	if (w->kind == WORK_COMMIT)
 		return ship_commit(p, sh, w->job, err);
 	if (w->kind == WORK_SIDE)
-		return ship_sync_side(p, sh, err);
+		return ship_sync_side(p, sh, w->side_bytes, err);
 	f->nr++;
 	*new = (struct flight){ .w = w, .lane = lane_of(p, w->slab) };
 	return ship_slab(p, sh, w->slab, &new->ticket, err);

@@ -175,8 +175,9 @@ struct ft_vmm_ops {
 	int (*guest_hold)(void *user, bool hold, struct ft_error *err);
 
 	/* -- side stream: octets of the VMM's own that are part of the epochs, as the writes of its disks (primary: the
-	 * first two, secondary: the others; all or none of a side's).  The engine carries them in order, looks at none, and
-	 * acknowledges an epoch only when side_commit() has returned for it.
+	 * first two, secondary: the others; all or none of a side's).  Both sides have one, or none: else the secondary refuses the primary, since
+	 * disks that are not replicated would be old when the standby is promoted.  The engine carries them in order, looks at none, and
+	 * acknowledges an epoch only when side_commit() has returned for it, also if the epoch has no octets.
 	 * A failover comes behind all of it: the connection is ended and a side_write() or side_commit() under way has returned, then
 	 * load_state is called, and no side_ op from then on.  What it must find are the epochs for which side_commit() returned 0: these
 	 * and no others are final.  What side_write() gave behind the last of them is void, as it is at side_begin().  (A failover that is
@@ -185,13 +186,14 @@ struct ft_vmm_ops {
 
 	/* [ship] The next octets of the side stream into @buf, at most @cap (never less than 4096).  Returns how many, 0 if
 	 * there are no more of this epoch now, or a negative errno, which ends the connection.  @epoch: what came before its
-	 * cut (output_cut()), called with the guest running again.  0: the full sync is under way, give what there is; called
-	 * until it returns 0, in each round, so it must come to that.  Runs beside callbacks of the epoch thread.  Must not wait for the guest. */
+	 * cut (output_cut()), called with the guest running again until it returns 0.  0: a round of the full sync is under way, give what there is;
+	 * called until it returns 0 or has given what side_left() said when the round began.  Runs beside callbacks of the epoch thread.
+	 * Must not wait for the guest. */
 	int64_t (*side_read)(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_error *err);
-	/* [epoch] Octets that must have been read before the last pause of a full sync makes sense. */
+	/* [epoch] Octets that should have been read before the last pause of a full sync.  Asked before each round and before that pause; a guest
+	 * that writes faster than they are read does not put it off for ever: then the first epoch has the rest. */
 	uint64_t (*side_left)(void *user);
-	/* [receive] A connection, and with it a full sync, begins: what came in since the last side_commit() is void.  Also called if the
-	 * primary's machine has no side stream, and so is side_commit(). */
+	/* [receive] A connection, and with it a full sync, begins: what came in since the last side_commit() is void. */
 	int (*side_begin)(void *user, struct ft_error *err);
 	/* [receive] @len octets of @epoch, in the order in which side_read() gave them.  Pieces may be cut anywhere.
 	 * An error refuses the epoch and ends the connection; the sentence goes to the primary. */
@@ -469,7 +471,10 @@ struct ft_stats {
 };
 FT_API void ft_session_stats(struct ft_session *s, struct ft_stats *out);
 
-/* ---- output held by epoch: for VMMs that have no such queue of their own ------------------------- */
+/* ---- output held by epoch: for VMMs that have no such queue of their own -------------------------
+ * Usable without a session too, whatever makes the copies of a machine: it knows nothing but the numbers of epochs, which must rise from cut to
+ * cut.  ft_output_write() holds into the epoch that runs, ft_output_cut(n) ends epoch n, ft_output_release(n) lets out all up to n.
+ * docs/examples/hold.c is that and nothing else. */
 
 struct ft_output;
 
@@ -490,9 +495,14 @@ FT_API void ft_output_close(struct ft_output *o);
 FT_API FT_MUST int ft_output_write(struct ft_output *o, const void *buf, size_t len);
 /* ft_output_room - octets that may be written before the cap. */
 FT_API uint64_t ft_output_room(struct ft_output *o);
-FT_API void ft_output_cut(struct ft_output *o, uint64_t epoch);	    /* call from output_cut */
-FT_API void ft_output_release(struct ft_output *o, uint64_t epoch); /* call from output_release */
-FT_API void ft_output_drop(struct ft_output *o);		    /* call from output_drop */
+/* ft_output_cut - what was written since the last cut belongs to epoch @epoch.  The first cut begins the holding; what was written before it is let out.
+ * With a session: call it from output_cut. */
+FT_API void ft_output_cut(struct ft_output *o, uint64_t epoch);
+/* ft_output_release - what belongs to epochs <= @epoch may leave; what is not cut yet may not.  UINT64_MAX: hold nothing any more, until the next
+ * cut.  With a session: call it from output_release. */
+FT_API void ft_output_release(struct ft_output *o, uint64_t epoch);
+/* ft_output_drop - throw away what is held, and hold what comes; what was let out before may still be taken.  With a session: call it from output_drop. */
+FT_API void ft_output_drop(struct ft_output *o);
 FT_API void ft_output_kick(struct ft_output *o);		    /* the sink has room again */
 FT_API uint64_t ft_output_held(struct ft_output *o);		    /* octets that may not leave yet */
 FT_API uint64_t ft_output_pending(struct ft_output *o);		    /* octets that may leave but were not taken yet */

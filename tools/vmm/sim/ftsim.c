@@ -74,6 +74,8 @@ static int set_peer(void *user, const struct cli_option *opt, const char *value,
 		CLI_U64(struct args, sim.rate, "rate", 0, "N",                                                         \
 			"pages a second; 0: as fast as it goes (default 20000)"),                                      \
 		CLI_SIZE(struct args, sim.state_bytes, "state", 0, "SIZE", "device state (default 16K)"),              \
+		CLI_SIZE(struct args, sim.side_max_bytes, "side", 0, "SIZE",                                           \
+			 "most octets that it writes to its disk in an epoch (default 0: it has none)"),               \
 		CLI_FLAG(struct args, sim.checksum, "checksum", 0,                                                     \
 			 "put a checksum of the memory into the device state")
 
@@ -266,7 +268,7 @@ static int open_run(struct run *r, struct ft_error *err)
 	if (ret)
 		return ret;
 	a->cfg.identity = sim_identity(r->sim);
-	ret = ft_session_open(&r->session, &a->cfg, sim_ops(), r->sim, err);
+	ret = ft_session_open(&r->session, &a->cfg, sim_ops_of(r->sim), r->sim, err);
 	if (!ret)
 		ret = sim_attach(r->sim, r->session, err);
 	if (!ret && a->control)

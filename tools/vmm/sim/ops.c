@@ -332,6 +332,7 @@ static void op_output_cut(void *user, uint64_t epoch)
 	c->epoch = epoch;
 	c->side_key = s->side.key;
 	c->side_made = s->side.made;
+	s->side.cut = true;
 	for (uint32_t i = 0; i < s->cfg.nr_cpus; i++)
 		c->regs[i] = s->guest->cpu[i].regs;
 	pthread_mutex_unlock(&s->lock);

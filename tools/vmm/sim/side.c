@@ -60,6 +60,7 @@ void side_start(struct sim *s)
 	s->side.key = mix64(s->side.key ^ s->cfg.seed) | 1;
 	s->side.made = s->cfg.side_max_bytes;
 	s->side.read = 0;
+	s->side.cut = false;
 	pthread_mutex_unlock(&s->lock);
 }
 
@@ -71,16 +72,18 @@ void side_grow(struct sim *s)
 	pthread_mutex_unlock(&s->lock);
 }
 
-/* What had been written when @epoch was cut. */
+/* What had been written when @epoch was cut; 0: of this full sync it was not, or the full sync is over. */
 static uint64_t made_until(struct sim *s, uint64_t epoch)
 {
 	uint64_t serial = s->serial;
+	const struct cut *c;
 
 	if (epoch == 0)
-		return s->side.made;
-	while (serial && s->cut[serial % SIM_CUTS].epoch != epoch)
+		return s->side.cut ? 0 : s->side.made;
+	while (serial && s->serial - serial < SIM_CUTS && s->cut[serial % SIM_CUTS].epoch != epoch)
 		serial--;
-	return s->cut[serial % SIM_CUTS].side_made;
+	c = &s->cut[serial % SIM_CUTS];
+	return serial && c->epoch == epoch && c->side_key == s->side.key ? c->side_made : 0;
 }
 
 int64_t side_read(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_error *err)
@@ -94,9 +97,16 @@ int64_t side_read(void *user, uint64_t epoch, void *buf, size_t cap, struct ft_e
 	pthread_mutex_lock(&s->lock);
 	key = s->side.key;
 	from = s->side.read;
-	n = made_until(s, epoch) - from;
+	n = made_until(s, epoch);
+	if (n < from) {
+		pthread_mutex_unlock(&s->lock);
+		return say(err, -EPROTO, "sim: side_read of epoch %llu at a wrong time", (unsigned long long)epoch);
+	}
+	n -= from;
 	n = n < cap ? n : cap - s->side.draws % 7 * 100; /* pieces of odd lengths */
 	s->side.read += n;
+	if (epoch == 0)
+		s->side.made += n * s->cfg.side_chase / 100;
 	pthread_mutex_unlock(&s->lock);
 	fill(buf, key, from, n);
 	return (int64_t)n;
@@ -108,7 +118,17 @@ uint64_t side_left(void *user)
 	uint64_t left;
 
 	pthread_mutex_lock(&s->lock);
-	left = s->side.made - s->side.read;
+	s->side.backlog = left = s->side.made - s->side.read;
+	pthread_mutex_unlock(&s->lock);
+	return left;
+}
+
+uint64_t sim_side_backlog(struct sim *s)
+{
+	uint64_t left;
+
+	pthread_mutex_lock(&s->lock);
+	left = s->side.backlog;
 	pthread_mutex_unlock(&s->lock);
 	return left;
 }
@@ -134,6 +154,7 @@ int side_begin(void *user, struct ft_error *err)
 	int r = enter(s, SIM_OP_SIDE_BEGIN, err);
 
 	s->side.in_key = s->side.in_bytes = 0;
+	s->side.in_epochs = false;
 	return leave(s, r);
 }
 
@@ -163,7 +184,9 @@ int side_write(void *user, uint64_t epoch, const void *buf, size_t len, struct f
 	struct sim *s = user;
 	int r = enter(s, SIM_OP_SIDE_WRITE, err);
 
-	(void)epoch;
+	if (!r && epoch != (s->side.in_epochs ? s->side.epoch : 0) + 1)
+		r = say(err, -EPROTO, "sim: side_write of epoch %llu after %llu", (unsigned long long)epoch,
+			(unsigned long long)s->side.epoch);
 	return leave(s, r ? r : check(s, buf, len, err));
 }
 
@@ -173,11 +196,12 @@ int side_commit(void *user, uint64_t epoch, struct ft_error *err)
 	int r = enter(s, SIM_OP_SIDE_COMMIT, err);
 
 	pthread_mutex_lock(&s->lock);
-	if (!r && epoch != 1 && epoch != s->side.epoch + 1)
+	if (!r && epoch != (s->side.in_epochs ? s->side.epoch : 0) + 1)
 		r = say(err, -EPROTO, "sim: side_commit of epoch %llu after %llu", (unsigned long long)epoch,
 			(unsigned long long)s->side.epoch);
 	if (!r) {
 		s->side.epoch = epoch;
+		s->side.in_epochs = true;
 		s->side.kept_key = s->side.in_key;
 		s->side.kept_bytes = s->side.in_bytes;
 	}

@@ -50,6 +50,7 @@ struct sim_config {
 	uint64_t state_bytes;	    /* size of the device state; what is needed at least if that is more */
 	uint64_t output_every;	    /* each vCPU sends a message every so many steps; 0: never */
 	uint64_t side_max_bytes;    /* of the side stream in one epoch; the first copy of it is as long; 0: there is no side stream */
+	uint64_t side_chase;	    /* in a full sync the guest writes that many octets of it for each 100 that are read; 100: it never gets less */
 	uint64_t output_cap_bytes;  /* of held output */
 	bool checksum;		    /* the state carries a checksum of the whole memory: small guests only */
 	int client_fd;		    /* output goes there as well (non-blocking), -1: to sim_client() only */
@@ -85,6 +86,7 @@ uint64_t sim_longest_pause_ns(struct sim *s); /* by the engine, the present one 
 void sim_forget_pauses(struct sim *s);
 uint64_t sim_resumed_ns(struct sim *s);	 /* CLOCK_MONOTONIC: when the engine let the guest go last */
 uint64_t sim_pages(const struct sim *s);
+uint64_t sim_side_backlog(struct sim *s); /* octets of the side stream that were left when the engine asked last: before the last pause of a full sync */
 void *sim_memory(const struct sim *s, uint32_t region);
 const struct sim_config *sim_get_config(const struct sim *s);
 /* sim_wait_steps - until the guest has made @more steps from now; -ETIMEDOUT. */
