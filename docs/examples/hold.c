@@ -33,7 +33,8 @@ static void end_epoch(struct ft_output *out, uint64_t epoch)
 static void copy_is_safe(struct ft_output *out, uint64_t epoch)
 {
 	ft_output_release(out, epoch);
-	printf("epochs up to %u are safe: '%s' has left, %u octets are held\n", (unsigned)epoch, left, (unsigned)ft_output_held(out));
+	printf("epochs up to %u are safe: '%s' has left, %u octets are held\n", (unsigned)epoch, left,
+	       (unsigned)ft_output_held(out));
 }
 
 static int story(struct ft_output *out)

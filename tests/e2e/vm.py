@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import time
+import traceback
 
 import machine as m
 
@@ -194,17 +195,21 @@ def check_story(*consoles, max_unseen=MAX_UNSEEN):
 def main(test, guest=True):
     """Runs test(procs, build); exit status 0 or 1.  A failure keeps the logs.  guest: it boots the guest of tools/guest."""
     import sys
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     if guest:
         m.build_guest()
     status = 0
     with m.Processes(keep='FT_KEEP' in os.environ) as procs:
         try:
             test(procs, os.path.abspath(sys.argv[1]))
-        except (m.Failed, OSError) as why:
+        except Exception as why:  # also a mistake of the test itself: a QEMU that stays would run for ever
+            if not isinstance(why, (m.Failed, OSError)):
+                traceback.print_exc()
             print('FAIL', why)
             print('logs:', procs.dir)
             procs.keep, status = True, 1
-        for v in Vm.all:
-            v.clean_up()
+        finally:
+            for v in Vm.all:
+                v.clean_up()
     print('PASS' if status == 0 else '')
     sys.exit(status)

@@ -564,6 +564,8 @@ static int start_thread(struct journal *j, struct ft_error *err)
 	rc = pthread_create(&j->thread, NULL, run, j);
 	pthread_sigmask(SIG_SETMASK, &old, NULL);
 	j->has_thread = rc == 0;
+	if (!rc)
+		pthread_setname_np(j->thread, "ft-journal");
 	return rc ? fail_sys(err, -rc, "thread of the disks' journal") : 0;
 }
 

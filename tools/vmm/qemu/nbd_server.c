@@ -413,6 +413,7 @@ int nbd_server_open(struct nbd_server **out, const char *path, const struct nbd_
 		free(s);
 		return fail_sys(err, -rc, "thread of a disk's mirror");
 	}
+	pthread_setname_np(s->thread, "ft-mirror");
 	*out = s;
 	return 0;
 }
