@@ -352,6 +352,38 @@ Test(tap, settle_reads_what_is_left)
 	commit(1);
 }
 
+/* ---- a guest that never rests ------------------------------------------------------------------- */
+
+#define READS_MAX 1000u
+
+/* A read takes its time, and the guest writes all over the disk meanwhile, as often as it is let.  Not for ever, or the test would not end. */
+static void writes_all_the_time(unsigned d, uint64_t offset, uint32_t len)
+{
+	static uint8_t block[TAP_BLOCK];
+	static unsigned n;
+	uint64_t until = util_now_ns() + len * 20; /* 50 MB/s */
+
+	(void)d, (void)offset;
+	while (util_now_ns() < until && atomic_load(&reads) < READS_MAX)
+		cr_assert_eq(tap_write(tap, 0, n++ % (BLOCKS - 1) * TAP_BLOCK, block, (uint32_t)TAP_BLOCK), 0);
+}
+
+Test(tap, a_guest_that_never_rests_is_slowed_until_little_is_left)
+{
+	static uint8_t buf[TAP_BLOCK];
+	int64_t n = 1;
+
+	teardown();
+	open_with(2 * TAP_BLOCK);
+	memset(disk[0], 7, size[0]);
+	after_read = writes_all_the_time;
+	begin();
+	while (n > 0 && tap_left(tap) > 4 * TAP_BLOCK)
+		n = tap_read(tap, 0, buf, sizeof(buf), &err);
+	cr_assert_geq(n, 0, "%s", err.msg);
+	cr_assert_lt(atomic_load(&reads), READS_MAX, "only when the guest had given up");
+}
+
 /* ---- at the cap --------------------------------------------------------------------------------- */
 
 static atomic_bool written;

@@ -6,7 +6,10 @@
  *  - In mode OFF queue and sent are empty.
  *  - `synced` has the blocks that were sent with no epoch of their own (full sync): dirty again unless the first epoch is acknowledged.
  *  - While blocks are read (`reading`) they are not dirty; a write to one makes it dirty, and `raced` is the first of those: what was read of the blocks
- *    before it counts.  (Without that a guest that writes all over its disk would let no read of a long run count.) */
+ *    before it counts.  (Without that a guest that writes all over its disk would let no read of a long run count.)
+ *
+ * Pace: when a full sync has been through all that was dirty, and yet more is left than may be held, the guest's writes come at half the rate at
+ * which the copy gets on, so that less is left in each round.  A guest that writes as fast as the connection carries would never be protected else. */
 #include "disk_tap.h"
 
 #include <errno.h>
@@ -15,10 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <time.h>
 
-#define ENTRY_COST 96u              /* what an entry takes beside its octets */
-#define RUN_MAX (UINT64_C(1) << 30) /* octets looked at in one step of the copy: zeros go at once */
-#define WAIT_SLICE_MS 100
+#define ENTRY_COST 96u                     /* what an entry takes beside its octets */
+#define RUN_MAX (UINT64_C(1) << 30)        /* octets looked at in one step of the copy: zeros go at once */
+#define PACE_MAX_NS (500 * UTIL_NS_PER_MS) /* that one write of the guest is held back */
+#define STEP_MAX_NS                                                                                                    \
+	(100 * UTIL_NS_PER_MS) /* from one read of the copy to the next: more is something else, as pages of memory */
 
 enum mode { OFF, SYNC, EPOCHS };
 
@@ -66,6 +72,10 @@ struct tap {
 	bool is_reading;
 	unsigned read_disk;
 	uint64_t read_first, read_end, raced; /* blocks */
+	/* the pace of this full sync */
+	uint64_t to_pass, passed, read; /* octets: dirty when it began; looked at; of these not zero */
+	uint64_t read_ns, step_ns;      /* how long that took; when the last read was done */
+	uint64_t free_ns;               /* when the next write may be done */
 };
 
 /* ---- bitmaps ------------------------------------------------------------------------------------ */
@@ -290,9 +300,32 @@ static bool has_to_wait(const struct tap *t, uint32_t octets)
 	return t->mode == EPOCHS && t->held && t->held + octets > t->config.hold_bytes;
 }
 
+static bool is_paced(const struct tap *t)
+{
+	return t->mode == SYNC && !t->pausing && !t->settling && !t->settled && t->passed >= t->to_pass && t->read &&
+	       left_locked(t) > t->config.hold_bytes;
+}
+
+/* Until the writes before this one and itself have taken twice the time of a copy of as many octets. */
+static void keep_pace(struct tap *t, uint32_t octets)
+{
+	uint64_t now = util_now_ns(), cost;
+	struct timespec until;
+
+	if (!is_paced(t))
+		return;
+	cost = (uint64_t)(2.0 * octets * (double)t->read_ns / (double)t->read);
+	t->free_ns = (t->free_ns > now ? t->free_ns : now) + (cost < PACE_MAX_NS ? cost : PACE_MAX_NS);
+	until.tv_sec = (time_t)(t->free_ns / (1000 * UTIL_NS_PER_MS));
+	until.tv_nsec = (long)(t->free_ns % (1000 * UTIL_NS_PER_MS));
+	while (is_paced(t) && pthread_cond_timedwait(&t->moved, &t->lock, &until) != ETIMEDOUT)
+		;
+}
+
 static int put_in(struct tap *t, unsigned disk, uint64_t offset, const uint8_t *buf, uint32_t len)
 {
 	pthread_mutex_lock(&t->lock);
+	keep_pace(t, len);
 	if (t->mode == EPOCHS && !t->asked && t->held + (buf ? len : 0) > t->config.hold_bytes / 2) {
 		t->asked = true;
 		if (t->config.want_cut)
@@ -357,10 +390,14 @@ static bool begin_read(struct tap *t)
 static int end_read(struct tap *t, uint64_t offset, uint32_t len, bool zero, int rc)
 {
 	struct disk *d = &t->disk[t->read_disk];
-	uint64_t done = (offset + len) == d->size ? t->read_end : (offset + len) / TAP_BLOCK;
+	uint64_t done = (offset + len) == d->size ? t->read_end : (offset + len) / TAP_BLOCK, now = util_now_ns();
 	uint8_t *copy = NULL;
 
 	t->is_reading = false;
+	t->passed += len;
+	t->read += zero ? 0 : len;
+	t->read_ns += now - t->step_ns < STEP_MAX_NS ? now - t->step_ns : STEP_MAX_NS;
+	t->step_ns = now;
 	pthread_cond_broadcast(&t->moved);
 	if (rc || t->mode != SYNC)
 		done = t->read_first;
@@ -452,6 +489,9 @@ int tap_begin(struct tap *t, struct ft_error *err)
 	t->asked = t->is_copied = false;
 	t->base_is_due = true;
 	t->base_emitted = 0;
+	t->step_ns = t->free_ns = util_now_ns();
+	t->to_pass = left_locked(t);
+	t->passed = t->read = t->read_ns = 0;
 	t->mode = SYNC;
 	pthread_mutex_unlock(&t->lock);
 	return 0;
@@ -619,6 +659,7 @@ void tap_figures(struct tap *t, unsigned disk, struct tap_figures *out)
 int tap_open(struct tap **out, const struct tap_config *config, struct ft_error *err)
 {
 	struct tap *t = calloc(1, sizeof(*t));
+	pthread_condattr_t attr;
 	bool oom = !t;
 
 	*out = NULL;
@@ -629,7 +670,10 @@ int tap_open(struct tap **out, const struct tap_config *config, struct ft_error 
 		list_init(&t->queue);
 		list_init(&t->sent);
 		pthread_mutex_init(&t->lock, NULL);
-		pthread_cond_init(&t->moved, NULL);
+		pthread_condattr_init(&attr);
+		pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+		pthread_cond_init(&t->moved, &attr);
+		pthread_condattr_destroy(&attr);
 		t->buf = malloc(TAP_READ_MAX);
 		oom = !t->buf;
 	}

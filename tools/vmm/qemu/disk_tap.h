@@ -27,7 +27,8 @@ struct tap;
 struct tap_config {
 	const uint64_t *size; /* of each disk */
 	unsigned nr;
-	uint64_t hold_bytes; /* half full an end of the epoch is asked for; full the guest's writes wait */
+	uint64_t hold_bytes; /* half full an end of the epoch is asked for; full the guest's writes wait; in a full sync they are slowed when it gets
+			      * through and more is left than this */
 	/* [thread of tap_read() or tap_settle(), no lock held] What is at [@offset, @offset + *@len) of @disk, which lies within it: *@len may be made
 	 * shorter, to a multiple of TAP_BLOCK; *@zero: it is all zeros.  Else at most TAP_READ_MAX octets are put into @buf. */
 	int (*read)(void *user, unsigned disk, uint64_t offset, uint32_t *len, void *buf, bool *zero, struct ft_error *err);
