@@ -157,11 +157,13 @@ static double time_apply_memcpy(struct machine *m, uint64_t nr)
 
 static void consume(struct machine *m, uint32_t lane, const void *msg, size_t len)
 {
-	enum standby_event event;
+	enum standby_event event = STANDBY_NOTHING;
 	struct ft_error err;
 
 	if (standby_consume(m->standby, lane, msg, len, &event, &err))
 		fail("standby", &err);
+	if (event & STANDBY_WHOLE)
+		standby_commit(m->standby);
 }
 
 /* Tell the dirty pages to the standby, one run a record, and commit. */
