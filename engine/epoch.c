@@ -255,6 +255,8 @@ int epoch_run(struct primary *p)
 	queue_put(&p->to_ship, &job->work.node);
 	p->paused_ns = t.start;
 	p->resumed_ns = t.resumed;
+	if (p->cut_for_output)
+		p->output_cut_ns = t.resumed;
 	p->next_epoch++;
 	return 0;
 }
@@ -282,14 +284,15 @@ static uint64_t later(uint64_t a, uint64_t b)
 	return a > b ? a : b;
 }
 
-/* With output held its wait ends the epoch, but for the guest's least run of "output-gap". */
+/* With output held its wait ends the epoch, but for "output-gap" since the last end of that kind: a guest that was quiet need not wait for it. */
 static uint64_t due_for_output(const struct primary *p, const struct ft_config *cfg)
 {
 	uint64_t since = atomic_load(&p->output_ns);
 
 	if (!cfg->output_cut || !since)
 		return DEADLINE_NEVER;
-	return later(since + cfg->output_wait_ms * NS_PER_MS, p->resumed_ns + cfg->output_gap_ms * NS_PER_MS);
+	return later(since + cfg->output_wait_ms * NS_PER_MS,
+		     p->output_cut_ns ? p->output_cut_ns + cfg->output_gap_ms * NS_PER_MS : 0);
 }
 
 /* @for_output: not for the interval. */
@@ -364,11 +367,12 @@ int epoch_wait(struct primary *p, bool *cut)
 		r = 0;
 	}
 	*cut = p->cut_now || !p->held;
+	p->cut_for_output = for_output && !r;
 	p->cut_now = false;
 	pthread_mutex_unlock(&s->lock);
 	if (early)
 		stats_count(&s->stats, FT_COUNTER_EARLY_CUTS, 1);
-	if (for_output && !r)
+	if (p->cut_for_output)
 		stats_count(&s->stats, FT_COUNTER_OUTPUT_CUTS, 1);
 	return r;
 }

@@ -69,7 +69,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 			  "when that memory runs short: cut the epoch early, or slow the guest"),
 	[OUTPUT_CUT] = BOOL("output-cut", PRIMARY | LIVE, "on", "end the epoch when the guest has sent something that is held"),
 	[OUTPUT_WAIT] = UINT("output-wait", PRIMARY | LIVE, 0, HOUR_MS, "ms", "0", "how long it may wait for more, to be sent with it"),
-	[OUTPUT_GAP] = UINT("output-gap", PRIMARY | LIVE, 0, HOUR_MS, "ms", "20", "how long the guest runs at least before such an end"),
+	[OUTPUT_GAP] = UINT("output-gap", PRIMARY | LIVE, 0, HOUR_MS, "ms", "20", "least time from such an end to the next"),
 	[STATE_MAX] = SIZE("state-max", BOTH, 4 * KIB, 4 * GIB, "64M", "largest device state of one epoch"),
 	[HUGE_PAGES] = BOOL("huge-pages", PRIMARY, "on", "ask for huge pages for staging memory"),
 	[LOCK_MEMORY] = BOOL("lock-memory", BOTH, "off", "lock staging and receive memory into RAM"),

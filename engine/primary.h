@@ -63,6 +63,8 @@ struct primary {
 	uint64_t next_epoch;
 	uint64_t round; /* passes over the dirty set in this connection: one each round of the full sync, one each epoch */
 	uint64_t resumed_ns, paused_ns; /* of the last epoch */
+	uint64_t output_cut_ns;		/* when the guest went on after the last epoch that output has ended; 0: none */
+	bool cut_for_output;		/* output ends the epoch under way */
 	bool output_held;		/* output_cut was called and not everything was let out since */
 	bool tracking;
 	uint64_t suspect_until_ns;

@@ -40,7 +40,7 @@ Test(output, ends_the_epoch, .timeout = 120)
 	pair_close(&p);
 }
 
-/* However much output there is, the guest has its least run, and output is let wait for more of it; a slower machine cuts less. */
+/* However much output there is, the ends are "output-gap" apart, or output is let wait for more of it; a slower machine cuts less. */
 Test(output, lets_the_guest_run, .timeout = 120)
 {
 	static const char *const settings[] = { "interval=3600000,output-gap=100",
@@ -58,4 +58,25 @@ Test(output, lets_the_guest_run, .timeout = 120)
 		cr_assert(cuts >= 1 && cuts <= 11, "%s: %" PRIu64 " in a second", settings[i], cuts);
 		pair_close(&p);
 	}
+}
+
+/* "output-gap" counts from the last end for output, not from the last pause: a guest that was quiet is answered at once. */
+Test(output, gap_is_between_two_ends, .timeout = 120)
+{
+	struct ft_error err = { 0 };
+	struct ft_status st;
+	struct pair p;
+	uint64_t epoch;
+
+	open_pair(&p, "interval=3600000,output-gap=3600000", NULL);
+	pair_wait_protected(&p);
+	ft_session_status(p.primary, &st);
+	ft_session_output(p.primary);
+	wait_acked(p.primary, st.epoch_acked + 1);
+	cr_assert_eq(counted(p.primary, FT_COUNTER_OUTPUT_CUTS), 1);
+	cr_assert_eq(ft_session_checkpoint(p.primary, WAIT_MS, &epoch, &err), 0, "%s", err.msg); /* an end of another kind */
+	ft_session_output(p.primary);
+	sleep_ms(200);
+	cr_assert_eq(counted(p.primary, FT_COUNTER_OUTPUT_CUTS), 1);
+	pair_close(&p);
 }

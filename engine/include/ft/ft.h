@@ -252,7 +252,7 @@ struct ft_config {
 	enum ft_at_cap at_cap;	     /* live */
 	uint32_t output_cut;	     /* live; 1: output that is held ends the epoch, see ft_session_output() */
 	uint32_t output_wait_ms;     /* live; how long it may wait for more of it */
-	uint32_t output_gap_ms;	     /* live; but the guest has run for that long */
+	uint32_t output_gap_ms;	     /* live; least time from such an end to the next */
 
 	/* of the connection: what the peer's settings say too is agreed on */
 	uint64_t rdma_chunk;	     /* octets, a power of two; the smaller of both sides' */
@@ -343,8 +343,8 @@ FT_API FT_MUST int ft_session_checkpoint(struct ft_session *s, uint32_t timeout_
 FT_API void ft_session_cut(struct ft_session *s);
 
 /* ft_session_output - primary: the guest has sent something that is held, in the epoch that runs now.  With "output-cut" the epoch ends
- * "output-wait" after the first such call, but not before the guest has run for "output-gap"; so an idle guest's answer waits for one
- * pause and one round trip, and not for the interval.  Any thread, also from a callback; cheap when repeated. */
+ * "output-wait" after the first such call, but not before "output-gap" is over since the last end of that kind; so an idle guest's answer
+ * waits for one pause and one round trip, and not for the interval.  Any thread, also from a callback; cheap when repeated. */
 FT_API void ft_session_output(struct ft_session *s);
 
 /* ft_session_set - change a setting marked FT_OPT_LIVE.  -EPERM: not changeable while running. */
