@@ -84,7 +84,7 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	const void *state;
 	int r;
 
-	secondary_end_connection(c, "the secondary is taking over");
+	secondary_end_connection(c, FTW_CODE_ACTIVE, "the secondary is taking over");
 	res->stop_ns = lap(&mark);
 	secondary_wait_applied(c);
 	res->apply_ns = lap(&mark);

@@ -64,13 +64,14 @@ static int send_regions(struct primary *p, struct link *l, uint64_t deadline, st
 }
 
 /* What the secondary answers instead of hello-ack.  -EOWNERDEAD: it runs the machine itself. */
-static int refused(struct cursor *body, struct ft_error *err)
+static int refused(struct primary *p, struct cursor *body, struct ft_error *err)
 {
 	struct reason why;
 	int r = consume_reason(body, &why, err);
 
 	if (r)
 		return r;
+	p->peer_promotes = false;
 	r = why.code == FTW_CODE_ACTIVE ? -EOWNERDEAD : -ECONNREFUSED;
 	return err_set(err, r, "secondary refused: %.*s", (int)why.reason_bytes, why.text);
 }
@@ -90,7 +91,7 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	if (r)
 		return r;
 	if (head.type == FTW_REFUSE && lane == 0)
-		return refused(&body, err);
+		return refused(p, &body, err);
 	if (head.type != FTW_HELLO_ACK || lane != 0)
 		return err_set(err, -EPROTO, "%s on lane %u instead of an answer to hello",
 			       record_name(head.type, name), lane);

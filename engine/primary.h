@@ -68,6 +68,7 @@ struct primary {
 	bool output_held;		/* output_cut was called and not everything was let out since */
 	bool tracking;
 	uint64_t suspect_until_ns;
+	bool peer_promotes; /* it ended the connection to be promoted, and has not said since what came of it; set by ft-answer at its end */
 	uint64_t connected_ns; /* the last hello that was answered */
 	uint64_t pace_ms;      /* the last wait after a connection that did not live long; 0: it did */
 	char loss[FT_ERROR_MAX]; /* why the last connection ended */

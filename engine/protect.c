@@ -138,6 +138,7 @@ static void reset_connection(struct primary *p)
 	p->round = 0;
 	p->paused_ns = p->resumed_ns = now_ns();
 	p->output_cut_ns = 0;
+	p->peer_promotes = false;
 	p->cut_for_output = false;
 	atomic_store(&s->epoch_running, 1);
 	atomic_store(&s->epoch_sent, 0);
@@ -326,6 +327,14 @@ static void pace(struct primary *p, const struct ft_config *cfg)
 	idle(p, deadline_in_ms(p->pace_ms));
 }
 
+/* How long nothing is let out after a loss.  A standby that is being promoted has "commit-timeout" to tell what came of it: it runs, most likely. */
+static uint64_t suspect_deadline(const struct primary *p, const struct ft_config *cfg)
+{
+	bool longer = p->peer_promotes && cfg->commit_timeout_ms > cfg->suspect_ms;
+
+	return deadline_in_ms(longer ? cfg->commit_timeout_ms : cfg->suspect_ms);
+}
+
 static void after_loss(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -333,7 +342,7 @@ static void after_loss(struct primary *p)
 
 	stats_count(&s->stats, FT_COUNTER_LOSSES, 1);
 	session_config(s, &cfg);
-	p->suspect_until_ns = deadline_in_ms(cfg.suspect_ms);
+	p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (p->output_held) {
 		/* ask the secondary again at once: nothing leaves until we know */
 		change(p, EV_PEER_LOST_HELD, p->loss);
@@ -368,7 +377,7 @@ static bool suspect_over(struct primary *p, const struct ft_config *cfg)
 		return false;
 	if (now < p->suspect_until_ns + OVERSLEPT_MS * NS_PER_MS)
 		return true;
-	p->suspect_until_ns = deadline_in_ms(cfg->suspect_ms);
+	p->suspect_until_ns = suspect_deadline(p, cfg);
 	return false;
 }
 
@@ -406,10 +415,14 @@ static void attempt(struct primary *p)
 	struct ft_session *s = p->s;
 	struct ft_error err = { 0 };
 	struct ft_config cfg;
+	bool promoting;
 	int r;
 
 	session_config(s, &cfg);
+	promoting = p->peer_promotes;
 	r = handshake(p, attempt_deadline(p, &cfg), &err);
+	if (promoting && !p->peer_promotes)
+		p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (r == -EOWNERDEAD) {
 		stop_guest(p); /* before it is told: who reads FENCED relies on it */
 		change(p, EV_PEER_ACTIVE, err.msg);

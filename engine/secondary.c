@@ -51,10 +51,10 @@ static void wait_received(struct secondary *c)
 		pthread_join(c->receive_thread, NULL);
 }
 
-void secondary_end_connection(struct secondary *c, const char *why)
+void secondary_end_connection(struct secondary *c, enum ftw_code code, const char *why)
 {
 	if (link_get(c)) {
-		link_send_reason(c->link, FTW_BYE, FTW_CODE_STOPPED, why, deadline_in_ms(BYE_MS));
+		link_send_reason(c->link, FTW_BYE, code, why, deadline_in_ms(BYE_MS));
 		tp_cancel(c->link->conn);
 		link_put(c);
 	}
@@ -218,7 +218,7 @@ void secondary_join(struct ft_session *s)
 
 	if (c->accept_made)
 		pthread_join(c->accept_thread, NULL);
-	secondary_end_connection(c, "the secondary was stopped");
+	secondary_end_connection(c, FTW_CODE_STOPPED, "the secondary was stopped");
 	secondary_wait_applied(c);
 	pthread_mutex_lock(&s->lock);
 	c->quit = true;

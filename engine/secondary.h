@@ -60,8 +60,8 @@ struct secondary {
 };
 
 /* -- secondary.c -- */
-/* secondary_end_connection - tell the peer, cut, wait until ft-receive has ended.  Any other thread of this side. */
-void secondary_end_connection(struct secondary *c, const char *why);
+/* secondary_end_connection - tell the peer with a bye, cut, wait until ft-receive has ended.  Any other thread of this side. */
+void secondary_end_connection(struct secondary *c, enum ftw_code code, const char *why);
 /* secondary_wait_applied - until no epoch is committed and not applied. */
 void secondary_wait_applied(struct secondary *c);
 /* secondary_open_image - let the peer write into the receive image. */

@@ -540,13 +540,15 @@ struct answers {
 	uint64_t pause_told_ns; /* the pause that was complained of */
 };
 
-static int on_goodbye(const struct record_head *head, struct cursor *body, struct ft_error *err)
+/* A secondary that is being promoted says so with its bye: what comes of it is told when it is asked again (protect.c). */
+static int on_goodbye(struct primary *p, const struct record_head *head, struct cursor *body, struct ft_error *err)
 {
 	struct reason why;
 	int r = consume_reason(body, &why, err);
 
 	if (r)
 		return r;
+	p->peer_promotes = head->type == FTW_BYE && why.code == FTW_CODE_ACTIVE;
 	return err_set(err, -ECONNRESET, "secondary %s: %.*s", head->type == FTW_BYE ? "ended" : "gave up",
 		       (int)why.reason_bytes, why.text);
 }
@@ -576,7 +578,7 @@ static int on_record(struct primary *p, struct answers *a, uint32_t lane, const 
 		return r;
 	case FTW_BYE:
 	case FTW_ERROR:
-		return on_goodbye(head, body, err);
+		return on_goodbye(p, head, body, err);
 	default:
 		if ((head->type & FTW_OPTIONAL) && !record_type_find(head->type))
 			return 0;

@@ -17,7 +17,7 @@
 #include "raw.h"
 
 #ifdef FT_TSAN
-#define ROUNDS 100u
+#define ROUNDS 40u
 #define LANES_STEP 3u
 #define PAGES_PER_S 10000u
 #else

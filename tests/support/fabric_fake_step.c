@@ -562,7 +562,7 @@ static void draw_phase(struct phase *p, struct rng *rng)
 
 static unsigned draw(struct phase *p, struct rng *rng, unsigned n)
 {
-	unsigned total = 0, at;
+	unsigned total = 0, at = 0;
 
 	if (p->left-- == 0)
 		draw_phase(p, rng);

@@ -36,6 +36,22 @@ Test(failover, from_a_live_primary_by_force_only_and_it_is_fenced)
 	pair_close(&p);
 }
 
+/* The standby says that it is being promoted, and takes longer over it than "suspect": the primary waits for what comes of it. */
+Test(failover, that_takes_long_is_waited_for)
+{
+	struct ft_error err = { 0 };
+	struct pair p;
+
+	open_pair(&p, "suspect=20", NULL);
+	pair_wait_protected(&p);
+	sim_delay_op(p.secondary_sim, SIM_OP_LOAD_STATE, 700);
+	failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL);
+	cr_assert_eq(pair_wait(p.primary, STATE(FENCED) | STATE(ALONE)), FT_STATE_FENCED);
+	pair_check_stopped(&p);
+	cr_assert_eq(sim_check_promise(sim_get_client(p.primary_sim), p.secondary_sim, &err), 0, "%s", err.msg);
+	pair_close(&p);
+}
+
 Test(failover, without_an_image)
 {
 	struct pair_options opt;
