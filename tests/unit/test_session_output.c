@@ -74,7 +74,8 @@ Test(output, gap_is_between_two_ends, .timeout = 120)
 	ft_session_output(p.primary);
 	wait_acked(p.primary, st.epoch_acked + 1);
 	cr_assert_eq(counted(p.primary, FT_COUNTER_OUTPUT_CUTS), 1);
-	cr_assert_eq(ft_session_checkpoint(p.primary, WAIT_MS, &epoch, &err), 0, "%s", err.msg); /* an end of another kind */
+	cr_assert_eq(ft_session_checkpoint(p.primary, WAIT_MS, &epoch, &err), 0, "%s",
+		     err.msg); /* an end of another kind */
 	ft_session_output(p.primary);
 	sleep_ms(200);
 	cr_assert_eq(counted(p.primary, FT_COUNTER_OUTPUT_CUTS), 1);
