@@ -360,7 +360,7 @@ static void greet(struct secondary *c, struct greeting *g)
 
 	if (!r) {
 		/* the same primary again, before we noticed that its old connection is gone; and the last apply must be done */
-		secondary_end_connection(c, FTW_CODE_BUSY, "the same primary connected again");
+		secondary_end_connection(c, FTW_CODE_STOPPED, "the same primary connected again");
 		secondary_wait_applied(c);
 		r = offer_image(c, g, &err);
 	}
