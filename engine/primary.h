@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* primary.h - what primary.c (connections), epoch.c (one epoch) and ship.c (sending, answers) share.  Private.
+/* primary.h - what primary.c (connections), epoch.c (one epoch), pace.c (when it is due) and ship.c (sending, answers) share.  Private.
  *
  * Threads
  *   ft-epoch  lives with the session: connects, syncs, runs epochs, handles losses; the only one that calls the VMM
@@ -119,6 +119,8 @@ int primary_wait_locked(struct primary *p, uint64_t deadline);
 /* sync_run - full sync up to and including the first epoch's capture.  0 or negative (the connection is lost). */
 int sync_run(struct primary *p);
 int epoch_run(struct primary *p);
+
+/* -- pace.c: epoch thread -- */
 /* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free.  *@cut: false if the operator only
  * wants his stopped guest back. */
 int epoch_wait(struct primary *p, bool *cut);
