@@ -207,6 +207,13 @@ static int run_status(struct call *call)
 	json_object_set_new(d, "guest_paused", json_boolean(s.guest_paused));
 	put_text(d, "bottleneck", s.bottleneck);
 	put_text(d, "transport", s.transport);
+	if (*s.interval_mode) {
+		put_text(d, "interval_mode", s.interval_mode);
+		put_u64(d, "interval_now_ns", s.interval_now_ns);
+		put_text(d, "interval_reason", s.interval_reason);
+		put_text(d, "epoch_end", s.epoch_end);
+		put_u64(d, "watermark_pages", s.watermark_pages);
+	}
 	if (*s.rdma_device)
 		json_object_set_new(d, "rdma", describe_rdma(&s));
 	return 0;

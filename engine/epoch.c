@@ -205,6 +205,7 @@ static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch,
 	atomic_store(&s->epoch_running, job->epoch + 1);
 	if (s->ops.output_cut)
 		s->ops.output_cut(s->user, job->epoch);
+	p->last_output = atomic_load(&p->output_ns) != 0;
 	atomic_store(&p->output_ns, 0); /* of this epoch; a word that comes too late costs one epoch more */
 	p->output_held = true;
 	job->state.len = 0;
@@ -252,10 +253,7 @@ int epoch_run(struct primary *p)
 	account(p, &t, job);
 	mark_busy(p, job);
 	queue_put(&p->to_ship, &job->work.node);
-	p->paused_ns = t.start;
-	p->resumed_ns = t.resumed;
-	if (p->cut_for_output)
-		p->output_cut_ns = t.resumed;
+	pace_after(p, t.start, t.resumed, job->nr_pages);
 	p->next_epoch++;
 	return 0;
 }

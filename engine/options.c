@@ -28,7 +28,8 @@ enum setting {
 	NAME, PEER, LISTEN, IDENTITY, RECORD, RECORD_PAYLOAD, INTERVAL, LANES, HEARTBEAT, HEARTBEAT_MISSES,
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
-	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES, NR_SETTINGS
+	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
+	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -65,8 +66,8 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[SYNC_ROUNDS] = UINT("sync-rounds", PRIMARY, 1, 1000, "", "20", "most rounds of a full copy with the guest running"),
 	[SYNC_PAUSE] = UINT("sync-pause", PRIMARY, 1, HOUR_MS, "ms", "50", "length to aim at for the last pause of a full copy"),
 	[STAGING_BYTES] = SIZE("staging-bytes", PRIMARY, 16 * MIB, TIB, "256M", "memory for captured pages that are not yet sent"),
-	[AT_CAP] = CHOICE("at-cap", PRIMARY | LIVE, "cut|slow", "cut",
-			  "when that memory runs short: cut the epoch early, or slow the guest"),
+	[AT_CAP] = CHOICE("at-cap", PRIMARY | LIVE, "cut|slow|drop", "cut",
+			  "when that memory runs short: cut the epoch early, slow the guest, or drop the protection"),
 	[OUTPUT_CUT] = BOOL("output-cut", PRIMARY | LIVE, "on", "end the epoch when the guest has sent something that is held"),
 	[OUTPUT_WAIT] = UINT("output-wait", PRIMARY | LIVE, 0, HOUR_MS, "ms", "0", "how long it may wait for more, to be sent with it"),
 	[OUTPUT_GAP] = UINT("output-gap", PRIMARY | LIVE, 0, HOUR_MS, "ms", "20", "least time from such an end to the next"),
@@ -84,6 +85,13 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[RDMA_ACK_TIMEOUT] = UINT("rdma-ack-timeout", BOTH, 1, 31, "", "17",
 				  "n: after 4.096 us * 2^n without an answer a packet is sent again"),
 	[RDMA_RETRIES] = UINT("rdma-retries", BOTH, 1, 6, "", "6", "times that a packet is sent again before the peer is lost"),
+	[INTERVAL_MODE] = CHOICE("interval-mode", PRIMARY | LIVE, "fixed|output-delay|slowdown", "fixed",
+				 "who says how long an epoch is: interval, or the target of that name"),
+	[INTERVAL_MIN] = UINT("interval-min", PRIMARY | LIVE, 1, HOUR_MS, "ms", "5", "shortest interval that a target may choose"),
+	[INTERVAL_MAX] = UINT("interval-max", PRIMARY | LIVE, 1, HOUR_MS, "ms", "1000", "longest interval that a target may choose"),
+	[TARGET_OUTPUT_DELAY] = UINT("target-output-delay", PRIMARY | LIVE, 1, HOUR_MS, "ms", "50", "longest time that output should wait"),
+	[TARGET_SLOWDOWN] = UINT("target-slowdown", PRIMARY | LIVE, 1, 500, "", "50",
+				 "most of the guest's time that pauses should take, in tenths of a percent"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -122,6 +130,11 @@ static const size_t field[NR_SETTINGS] = {
 	[RDMA_QUEUE_DEPTH] = FIELD(rdma_queue_depth),
 	[RDMA_ACK_TIMEOUT] = FIELD(rdma_ack_timeout),
 	[RDMA_RETRIES] = FIELD(rdma_retries),
+	[INTERVAL_MODE] = FIELD(interval_mode),
+	[INTERVAL_MIN] = FIELD(interval_min_ms),
+	[INTERVAL_MAX] = FIELD(interval_max_ms),
+	[TARGET_OUTPUT_DELAY] = FIELD(target_output_delay_ms),
+	[TARGET_SLOWDOWN] = FIELD(target_slowdown),
 #undef FIELD
 };
 /* clang-format on */
@@ -129,6 +142,7 @@ static const size_t field[NR_SETTINGS] = {
 _Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_cap) == sizeof(uint32_t) &&
 		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t),
 	       "a choice is kept as its number");
+_Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t), "a choice is kept as its number");
 
 const struct ft_option *ft_options(size_t *n)
 {
@@ -498,6 +512,9 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 	if (cfg->role == FT_ROLE_PRIMARY && cfg->sync_pause_ms > cfg->pause_max_ms)
 		return err_set(err, -EINVAL, "sync-pause: %u ms is more than pause-max allows, %u ms",
 			       cfg->sync_pause_ms, cfg->pause_max_ms);
+	if (cfg->role == FT_ROLE_PRIMARY && cfg->interval_min_ms > cfg->interval_max_ms)
+		return err_set(err, -EINVAL, "interval-min: %u ms is more than interval-max, %u ms",
+			       cfg->interval_min_ms, cfg->interval_max_ms);
 	return check_rdma(cfg, err);
 }
 

@@ -13,6 +13,7 @@
 
 #include "bitmap.h"
 #include "capture.h"
+#include "controller.h"
 #include "link.h"
 #include "pool.h"
 #include "queue.h"
@@ -35,6 +36,7 @@ struct epoch_job {
 	uint64_t cut_ns;	    /* when the guest was paused for it */
 	uint64_t nr_pages;	    /* captured, zero pages included */
 	uint64_t sent_ns;	    /* commit sent */
+	uint64_t ship_ns;	    /* from its first page to that */
 	uint64_t apply_pages;	    /* how much the secondary has to apply, see ship.c */
 	bool busy;		    /* guarded by session lock: captured, not acknowledged */
 };
@@ -63,8 +65,11 @@ struct primary {
 	uint64_t next_epoch;
 	uint64_t round; /* passes over the dirty set in this connection: one each round of the full sync, one each epoch */
 	uint64_t resumed_ns, paused_ns; /* of the last epoch */
+	struct controller controller;
+	bool last_output;    /* the guest had sent something in the last epoch */
+	uint64_t look_ns;    /* when its dirty pages are looked at next */
 	uint64_t output_cut_ns;		/* when the guest went on after the last epoch that output has ended; 0: none */
-	bool cut_for_output;		/* output ends the epoch under way */
+	enum epoch_end { END_INTERVAL = 0, END_OUTPUT, END_WATERMARK, END_BUSY, END_CAP, END_OPERATOR, END_COUNT } end; /* of the epoch under way */
 	bool output_held;		/* output_cut was called and not everything was let out since */
 	bool tracking;
 	uint64_t suspect_until_ns;
@@ -98,6 +103,12 @@ struct primary {
 	bool held;		    /* and so it is */
 	bool poked;		    /* want_hold changed: look at once */
 	int hold_result;
+	struct {
+		uint64_t link_ns, link_pages, apply_ns; /* of the last epoch that was acknowledged, applied; 0: none */
+	} cost;
+	struct controller_plan plan_now; /* of the epoch under way */
+	enum epoch_end plan_end;	 /* of the one before */
+	bool planned;			 /* there is one */
 };
 
 /* -- hello.c: epoch thread -- */
@@ -121,6 +132,9 @@ int sync_run(struct primary *p);
 int epoch_run(struct primary *p);
 
 /* -- pace.c: epoch thread -- */
+/* pace_begin - of a connection, before its first epoch.  pace_after - of an epoch that was taken. */
+void pace_begin(struct primary *p);
+void pace_after(struct primary *p, uint64_t paused_ns, uint64_t resumed_ns, uint64_t pages);
 /* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free.  *@cut: false if the operator only
  * wants his stopped guest back. */
 int epoch_wait(struct primary *p, bool *cut);

@@ -136,10 +136,8 @@ static void reset_connection(struct primary *p)
 	pthread_mutex_unlock(&s->lock);
 	p->next_epoch = 1;
 	p->round = 0;
-	p->paused_ns = p->resumed_ns = now_ns();
-	p->output_cut_ns = 0;
 	p->peer_promotes = false;
-	p->cut_for_output = false;
+	pace_begin(p);
 	atomic_store(&s->epoch_running, 1);
 	atomic_store(&s->epoch_sent, 0);
 	atomic_store(&s->epoch_acked, 0);

@@ -357,6 +357,7 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	now = now_ns();
 	pthread_mutex_lock(&s->lock);
 	job->sent_ns = now;
+	job->ship_ns = now - sh->first_ns;
 	job->apply_pages = apply_pages(p, sh);
 	p->sent = job->epoch;
 	pthread_mutex_unlock(&s->lock);
@@ -500,6 +501,8 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	p->acked = epoch;
 	p->acked_ns = now;
 	p->acked_pages = job->apply_pages;
+	p->cost.link_pages = job->nr_pages;
+	p->cost.link_ns = job->ship_ns + (now - sent_ns);
 	atomic_store(&s->epoch_acked, epoch);
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
@@ -521,6 +524,7 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 	took = now_ns() - p->acked_ns;
 	if (epoch == applied + 1 && epoch <= p->acked) {
 		p->applied = epoch;
+		p->cost.apply_ns = took;
 		atomic_store(&s->epoch_applied, epoch);
 		pthread_cond_broadcast(&s->cond);
 	}

@@ -175,8 +175,13 @@ Test(session, live_settings_change_and_others_do_not)
 		const struct ft_option *opt = &o[i / 2];
 		struct ft_session *s = both[i % 2];
 		bool is_live = opt->flags & FT_OPT_LIVE && opt->flags & (i % 2 ? FT_OPT_SECONDARY : FT_OPT_PRIMARY);
-		const char *choice = opt->choices ? strchr(opt->choices, '|') + 1 : NULL;
-		char value[32];
+		char value[32], second[32], *choice = NULL;
+
+		if (opt->choices) {
+			choice = second;
+			snprintf(second, sizeof(second), "%.*s", (int)strcspn(strchr(opt->choices, '|') + 1, "|"),
+				 strchr(opt->choices, '|') + 1);
+		}
 
 		if (opt->type == FT_OPT_BOOL)
 			snprintf(value, sizeof(value), "%s", strcmp(opt->value, "on") ? "on" : "off");

@@ -119,6 +119,25 @@ static void line_transport(FILE *out, const json_t *s)
 		human_count(c, field_u64(r, "unpins")));
 }
 
+/* "50 ms", or what was found instead and why. */
+static void line_interval(FILE *out, const json_t *s)
+{
+	const char *mode = field_text(s, "interval_mode"), *end = field_text(s, "epoch_end");
+	uint64_t watermark = field_u64(s, "watermark_pages");
+	char a[HUMAN_MAX];
+
+	if (!*mode || strcmp(mode, "fixed") == 0 || !field_u64(s, "interval_now_ns"))
+		fprintf(out, "  %-12s %" PRIu64 " ms", "interval", field_u64(s, "interval_ms"));
+	else
+		fprintf(out, "  %-12s %s, found for %s (%s)", "interval", human_ns(a, field_u64(s, "interval_now_ns")),
+			mode, field_text(s, "interval_reason"));
+	if (watermark)
+		fprintf(out, ", at most %s dirty pages", human_count(a, watermark));
+	if (*end)
+		fprintf(out, "; last ended by %s", end);
+	fputc('\n', out);
+}
+
 void report_status(FILE *out, const json_t *s, const json_t *stats)
 {
 	bool is_primary = strcmp(field_text(s, "role"), "primary") == 0;
@@ -134,7 +153,7 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 	line_sync(out, s);
 	line_epochs(out, s, is_primary);
 	if (is_primary) {
-		fprintf(out, "  %-12s %" PRIu64 " ms\n", "interval", field_u64(s, "interval_ms"));
+		line_interval(out, s);
 		line_dist(out, "pause", stats, "pause");
 		line_dist(out, "output delay", stats, "output-delay");
 	} else {

@@ -218,13 +218,14 @@ static void show_line(struct top *t, const struct sample *s)
 	const json_t *dist = json_object_get(s->stats, "dist");
 	const char *phase = strcmp(field_text(s->status, "role"), "secondary") ? "pause" : "apply";
 	const json_t *d = json_object_get(dist, phase);
-	char p50[HUMAN_MAX], p99[HUMAN_MAX], rate[HUMAN_MAX];
+	char p50[HUMAN_MAX], p99[HUMAN_MAX], rate[HUMAN_MAX], interval[HUMAN_MAX];
 
 	if (t->lines++ % 20 == 0)
-		printf("%-16s %-15s %12s %9s %12s %12s %12s %s\n", "machine", "state", "epoch", "epochs/s", "pause p50",
-		       "pause p99", "bytes/s", "bottleneck");
-	printf("%-16s %-15s %12" PRIu64 " %9.1f %12s %12s %12s %s\n", field_text(s->status, "name"),
+		printf("%-16s %-15s %12s %9s %10s %-12s %12s %12s %12s %s\n", "machine", "state", "epoch", "epochs/s",
+		       "interval", "because", "pause p50", "pause p99", "bytes/s", "bottleneck");
+	printf("%-16s %-15s %12" PRIu64 " %9.1f %10s %-12s %12s %12s %12s %s\n", field_text(s->status, "name"),
 	       field_text(s->status, "state"), field_u64(s->status, "epoch_acked"), t->epochs_per_s,
+	       human_ns(interval, field_u64(s->status, "interval_now_ns")), field_text(s->status, "interval_reason"),
 	       human_ns(p50, field_u64(d, "p50")), human_ns(p99, field_u64(d, "p99")),
 	       human_bytes(rate, (uint64_t)t->bytes_per_s), field_text(s->status, "bottleneck"));
 	fflush(stdout);

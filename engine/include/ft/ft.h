@@ -212,6 +212,14 @@ enum ft_on_loss {
 enum ft_at_cap {
 	FT_AT_CAP_CUT = 0, /* cut the epoch when estimate_dirty nears the cap; slow the guest if that was late */
 	FT_AT_CAP_SLOW,	   /* keep the interval; the pause lasts while staged pages are shipped */
+	FT_AT_CAP_DROP,	   /* cut; where that was late, end the protection instead of slowing the guest, and protect it again later */
+};
+
+/* Who says how long an epoch is. */
+enum ft_interval_mode {
+	FT_INTERVAL_FIXED = 0,	  /* "interval" */
+	FT_INTERVAL_OUTPUT_DELAY, /* as long as output then waits no longer than "target-output-delay" */
+	FT_INTERVAL_SLOWDOWN,	  /* as short as pauses then take no more of the guest's time than "target-slowdown" */
 };
 
 /* How a secondary's memory is registered with its rdma device. */
@@ -263,6 +271,12 @@ struct ft_config {
 	uint32_t rdma_queue_depth;   /* work requests on their way on one lane */
 	uint32_t rdma_ack_timeout;   /* 4.096 us * 2^n until a packet counts as lost */
 	uint32_t rdma_retries;	     /* times that a packet is sent again */
+
+	/* live; the interval that is found by itself, docs/decisions/014 */
+	enum ft_interval_mode interval_mode;
+	uint32_t interval_min_ms, interval_max_ms;
+	uint32_t target_output_delay_ms;
+	uint32_t target_slowdown; /* tenths of a percent */
 };
 
 /* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
@@ -415,6 +429,13 @@ struct ft_status {
 	uint64_t rdma_peer_pinned_bytes, rdma_peer_pin_budget; /* of the peer's image, as this side had it registered */
 	uint64_t rdma_registrations, rdma_deregistrations;     /* of memory on this side, since the connection was made */
 	uint64_t rdma_unpins;				       /* chunks that were given back for the budget */
+
+	/* primary: the interval in use, and why it is that; empty and 0 before the first epoch */
+	uint64_t interval_now_ns;
+	uint64_t watermark_pages;  /* dirty pages at which an epoch ends; 0: no such limit */
+	char interval_mode[16];	   /* "fixed", "output-delay", "slowdown" */
+	char interval_reason[16];  /* "fixed", "start", "slowdown", "output-delay", "link", "apply", "idle", "min", "max" */
+	char epoch_end[16];	   /* what has ended the last epoch: "interval", "output", "watermark", "busy", "cap", "operator" */
 };
 /* ft_session_status - as of now. */
 FT_API void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size);
@@ -461,6 +482,8 @@ enum ft_counter {
 	FT_COUNTER_DUPLICATES,	   /* records that came twice */
 	FT_COUNTER_REFUSALS,	   /* records or peers refused */
 	FT_COUNTER_SIDE_BYTES,	   /* of the side stream: sent, or taken */
+	FT_COUNTER_WATERMARK_CUTS, /* epochs cut early at the dirty pages that the controller allows */
+	FT_COUNTER_CAP_DROPS,	   /* protections ended at the staging cap */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);
