@@ -14,23 +14,25 @@
 
 #include <string.h>
 
-#define AIM_PERCENT 90	 /* of a target: the rest is for noise */
-#define WAY_PERCENT 110	 /* of the time that an epoch is on its way */
-#define IDLE_PAGES 32u	 /* an epoch with no more is nearly empty ... */
-#define IDLE_EPOCHS 4u	 /* ... and a guest idle that had so many in a row */
-#define STAY_FACTOR 2u	 /* it stays idle at up to that many times as many for the same time: hysteresis */
+#define AIM_PERCENT 90   /* of a target: the rest is for noise */
+#define WAY_PERCENT 110  /* of the time that an epoch is on its way */
+#define IDLE_PAGES 32u   /* an epoch with no more is nearly empty ... */
+#define IDLE_EPOCHS 4u   /* ... and a guest idle that had so many in a row */
+#define STAY_FACTOR 2u   /* it stays idle at up to that many times as many for the same time: hysteresis */
 #define REST_PAGES 1024u /* but never with more: a pause of about a ms */
-#define EARLY_LOOKS 8u	 /* looks at the dirty pages in one epoch */
-#define UNIT_PAGES 256u	 /* an epoch with fewer does not tell what a page costs */
+#define EARLY_LOOKS 8u   /* looks at the dirty pages in one epoch */
+#define UNIT_PAGES 256u  /* an epoch with fewer does not tell what a page costs */
 #define PPM UINT64_C(1000000)
-#define LONGEST_NS (UINT64_C(7200) * 1000000000) /* nothing that is measured counts for more: the products below fit into 64 bits */
+#define LONGEST_NS                                                                                                     \
+	(UINT64_C(7200) *                                                                                              \
+	 1000000000) /* nothing that is measured counts for more: the products below fit into 64 bits */
 
 const char *controller_reason_name(enum controller_reason r)
 {
 	static const char *const names[CONTROLLER_REASON_COUNT] = {
-		[CONTROLLER_FIXED] = "fixed",	    [CONTROLLER_START] = "start",  [CONTROLLER_SLOWDOWN] = "slowdown",
+		[CONTROLLER_FIXED] = "fixed",        [CONTROLLER_START] = "start", [CONTROLLER_SLOWDOWN] = "slowdown",
 		[CONTROLLER_DELAY] = "output-delay", [CONTROLLER_LINK] = "link",   [CONTROLLER_APPLY] = "apply",
-		[CONTROLLER_IDLE] = "idle",	    [CONTROLLER_MIN] = "min",	   [CONTROLLER_MAX] = "max",
+		[CONTROLLER_IDLE] = "idle",          [CONTROLLER_MIN] = "min",     [CONTROLLER_MAX] = "max",
 	};
 
 	return r < CONTROLLER_REASON_COUNT ? names[r] : "?";
@@ -200,7 +202,8 @@ static struct controller_plan fixed_plan(const struct controller_goal *goal)
 					 .reason = CONTROLLER_FIXED };
 }
 
-static enum controller_reason reason_of(const struct controller *c, const struct controller_goal *goal, uint64_t interval)
+static enum controller_reason reason_of(const struct controller *c, const struct controller_goal *goal,
+					uint64_t interval)
 {
 	uint64_t want;
 
@@ -256,7 +259,8 @@ struct controller_plan controller_plan(struct controller *c, const struct contro
 	return adaptive_plan(c, goal);
 }
 
-struct controller_plan controller_step(struct controller *c, const struct controller_goal *goal, const struct controller_epoch *measured)
+struct controller_plan controller_step(struct controller *c, const struct controller_goal *goal,
+				       const struct controller_epoch *measured)
 {
 	struct controller_epoch e = *measured;
 

@@ -103,7 +103,9 @@ static int ended(struct primary *p, const char *during, struct ft_error *err)
 /* A stop is no loss: the peer is told goodbye by who serves the connection. */
 static void give_up(struct primary *p, int r, const struct ft_error *err)
 {
-	if (r != -ECANCELED || !session_stopping(p->s))
+	if (p->drop)
+		primary_drop(p, err);
+	else if (r != -ECANCELED || !session_stopping(p->s))
 		primary_lose(p, r == -ENOTCONN ? FTW_CODE_NONE : FTW_CODE_UNUSABLE, err);
 }
 
@@ -111,6 +113,11 @@ static int stalled(struct primary *p, const struct ft_config *cfg, struct ft_err
 {
 	if (primary_lost(p) || session_stopping(p->s))
 		return ended(p, "a pause", err);
+	p->drop = cfg->at_cap == FT_AT_CAP_DROP;
+	if (p->drop)
+		return err_set(
+			err, -ENOBUFS,
+			"protection dropped (at-cap): staging-bytes are used up and the secondary does not keep up");
 	return err_set(err, -ETIMEDOUT,
 		       "a pause would have lasted longer than %u ms (pause-max): staging-bytes are used up and the "
 		       "secondary does not keep up",
@@ -128,7 +135,7 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 	for (;;) {
 		struct work *w = take_slab(p, now_ns());
 
-		if (!w) {
+		if (!w && cfg->at_cap != FT_AT_CAP_DROP) {
 			batch_ship(p, batch);
 			stats_count(&p->s->stats, FT_COUNTER_CAP_STALLS, 1);
 			w = take_slab(p, deadline);

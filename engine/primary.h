@@ -72,6 +72,9 @@ struct primary {
 	enum epoch_end { END_INTERVAL = 0, END_OUTPUT, END_WATERMARK, END_BUSY, END_CAP, END_OPERATOR, END_COUNT } end; /* of the epoch under way */
 	bool output_held;		/* output_cut was called and not everything was let out since */
 	bool tracking;
+	bool drop;	  /* staging memory was used up and the policy says to end the protection */
+	bool dropped;	  /* so it was done, and the secondary was told */
+	uint64_t drop_ms; /* the last wait after that; 0: none */
 	uint64_t suspect_until_ns;
 	bool peer_promotes; /* it ended the connection to be promoted, and has not said since what came of it; set by ft-answer at its end */
 	uint64_t connected_ns; /* the last hello that was answered */
@@ -122,6 +125,8 @@ void *epoch_main(void *primary);
 /* primary_lose - the connection is over, for this reason (the first one counts).  @code other than FTW_CODE_NONE is told to the peer.
  * Any thread that holds no lock. */
 void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why);
+/* primary_drop - the same by the operator's policy: the secondary is told that the protection has ended.  Epoch thread. */
+void primary_drop(struct primary *p, const struct ft_error *why);
 bool primary_lost(struct primary *p);
 /* primary_wait - with s->lock held: like cond_wait_until, but -ENOTCONN when the connection is lost, -ECANCELED when stopping. */
 int primary_wait_locked(struct primary *p, uint64_t deadline);

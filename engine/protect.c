@@ -18,7 +18,9 @@
 #define SUSPECT_RETRY_MS 50 /* a secondary that is still there is found again before output was held for long */
 #define OVERSLEPT_MS                                                                                                   \
 	250 /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
-#define PACE_MS 50 /* first wait before a full sync after one that was lost at its end */
+#define DROP_WAIT_MAX_MS 60000
+#define DROP_LIVED 4 /* times the last wait: a protection that lived longer was worth its full sync */
+#define PACE_MS 50   /* first wait before a full sync after one that was lost at its end */
 /* How long what is told last may wait for room in the socket: a reason, while the guest's output waits; and that the end is an orderly one,
  * without which the other side takes it for a loss. */
 #define REASON_MS 200
@@ -50,6 +52,18 @@ void primary_lose(struct primary *p, uint32_t code, const struct ft_error *why)
 	log_warn("primary", "%s: %s", p->s->name, why->msg);
 	if (code != FTW_CODE_NONE)
 		link_send_reason(p->link, FTW_ERROR, code, why->msg, deadline_in_ms(REASON_MS));
+	tp_cancel(p->link->conn);
+}
+
+/* Once the secondary was told, its image is stale there, as after a stop: output need not be held until it is found again. */
+void primary_drop(struct primary *p, const struct ft_error *why)
+{
+	p->drop = false;
+	if (!mark_lost(p, why))
+		return;
+	log_warn("primary", "%s: %s", p->s->name, why->msg);
+	stats_count(&p->s->stats, FT_COUNTER_CAP_DROPS, 1);
+	p->dropped = link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, why->msg, deadline_in_ms(BYE_MS)) == 0;
 	tp_cancel(p->link->conn);
 }
 
@@ -333,6 +347,20 @@ static uint64_t suspect_deadline(const struct primary *p, const struct ft_config
 	return deadline_in_ms(longer ? cfg->commit_timeout_ms : cfg->suspect_ms);
 }
 
+/* A guest that writes too much now will most likely do so in a moment: the next full sync comes later each time that the last one did not
+ * buy a few such waits of protection, but not later than DROP_WAIT_MAX_MS. */
+static void wait_after_drop(struct primary *p, const struct ft_config *cfg)
+{
+	uint64_t lived_ms = (now_ns() - p->connected_ns) / NS_PER_MS, most = DROP_WAIT_MAX_MS;
+
+	if (most < cfg->reconnect_ms)
+		most = cfg->reconnect_ms;
+	p->drop_ms = p->drop_ms && lived_ms < DROP_LIVED * p->drop_ms ? 2 * p->drop_ms : cfg->reconnect_ms;
+	if (p->drop_ms > most)
+		p->drop_ms = most;
+	idle(p, p->drop_ms ? deadline_in_ms(p->drop_ms) : DEADLINE_NEVER);
+}
+
 static void after_loss(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -341,6 +369,13 @@ static void after_loss(struct primary *p)
 	stats_count(&s->stats, FT_COUNTER_LOSSES, 1);
 	session_config(s, &cfg);
 	p->suspect_until_ns = suspect_deadline(p, &cfg);
+	if (p->dropped) {
+		p->dropped = false;
+		change(p, EV_DROPPED, p->loss);
+		stop_tracking(p);
+		wait_after_drop(p, &cfg);
+		return;
+	}
 	if (p->output_held) {
 		/* ask the secondary again at once: nothing leaves until we know */
 		change(p, EV_PEER_LOST_HELD, p->loss);

@@ -8,7 +8,7 @@
  *                       |                       +---peer-lost-held---> SUSPECT --suspect-over--> ALONE
  *                       |                                                 | hello-ok               | hello-ok
  *                       |                                                 +-----> SYNCING <--------+
- *   CONNECTING, SUSPECT, ALONE --peer-active--> FENCED       any but FENCED --stop--> IDLE
+ *   CONNECTING, SUSPECT, ALONE --peer-active--> FENCED       any but FENCED --stop--> IDLE       SYNCING, PROTECTED --dropped--> ALONE
  *
  * Secondary
  *   IDLE --start--> WAITING --hello-ok--> STANDBY_SYNCING --first-commit--> STANDBY --peer-lost-held--> STANDBY_SUSPECT
@@ -54,6 +54,8 @@ static const struct row table[] = {
 	  EV_PEER_LOST_HELD,
 	  { FT_STATE_SUSPECT, ACT_NONE, "secondary lost at the end of the full sync" } },
 	{ 0, FT_STATE_PROTECTED, EV_PEER_LOST_HELD, { FT_STATE_SUSPECT, ACT_NONE, "secondary lost" } },
+	{ 0, FT_STATE_SYNCING, EV_DROPPED, { FT_STATE_ALONE, ACT_RELEASE_OUTPUT, "protection dropped" } },
+	{ 0, FT_STATE_PROTECTED, EV_DROPPED, { FT_STATE_ALONE, ACT_RELEASE_OUTPUT, "protection dropped" } },
 	{ 0,
 	  FT_STATE_SUSPECT,
 	  EV_SUSPECT_OVER,
@@ -137,6 +139,7 @@ static const char *const event_names[EV_COUNT] = {
 	[EV_PEER_LOST] = "peer-lost",
 	[EV_PEER_LOST_HELD] = "peer-lost-held",
 	[EV_PEER_BYE] = "peer-bye",
+	[EV_DROPPED] = "dropped",
 	[EV_SUSPECT_OVER] = "suspect-over",
 	[EV_PEER_ACTIVE] = "peer-active",
 	[EV_FAILOVER] = "failover",

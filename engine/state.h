@@ -13,6 +13,7 @@ enum state_event {
 	EV_PEER_LOST,	 /* connection gone, nothing held: before the first commit was sent */
 	EV_PEER_LOST_HELD, /* connection gone while output is held: the standby may have been promoted */
 	EV_PEER_BYE,	 /* secondary: the primary ended the protection and goes on without us */
+	EV_DROPPED,	 /* primary: the policy at the cap ended the protection, and the secondary was told */
 	EV_SUSPECT_OVER, /* primary: the policy lets it go on alone */
 	EV_PEER_ACTIVE,	 /* primary: the other side says that it runs the machine */
 	EV_FAILOVER,	 /* secondary: promotion begins */

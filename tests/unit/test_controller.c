@@ -15,8 +15,8 @@ struct guest {
 	double pages_per_ms, working_set;
 	double pause_ms, pause_us_page; /* constant, and for each page */
 	double link_ms, link_us_page, apply_us_page;
-	bool output;	   /* it sends all the time */
-	bool no_estimate;  /* its VMM does not tell how many pages are dirty */
+	bool output;      /* it sends all the time */
+	bool no_estimate; /* its VMM does not tell how many pages are dirty */
 };
 
 struct world {
@@ -31,10 +31,19 @@ struct world {
 	int direction;
 };
 
-static const struct guest steady = { .pages_per_ms = 20, .working_set = 20000, .pause_ms = 0.2, .pause_us_page = 0.6,
-				     .link_ms = 0.3, .link_us_page = 2, .apply_us_page = 1 };
-static const struct guest idle = { .pages_per_ms = 0.1, .working_set = 500, .pause_ms = 0.06, .pause_us_page = 0.6,
-				   .link_ms = 0.1, .link_us_page = 2 };
+static const struct guest steady = { .pages_per_ms = 20,
+				     .working_set = 20000,
+				     .pause_ms = 0.2,
+				     .pause_us_page = 0.6,
+				     .link_ms = 0.3,
+				     .link_us_page = 2,
+				     .apply_us_page = 1 };
+static const struct guest idle = { .pages_per_ms = 0.1,
+				   .working_set = 500,
+				   .pause_ms = 0.06,
+				   .pause_us_page = 0.6,
+				   .link_ms = 0.1,
+				   .link_us_page = 2 };
 
 static struct controller_goal goal_of(enum ft_interval_mode mode)
 {
@@ -72,13 +81,14 @@ static void check_bounds(const struct world *w)
 static double run_ms(struct world *w, const struct guest *g, bool *early)
 {
 	double end = (double)w->plan.interval_ns / MS, look = (double)w->plan.look_ns / MS;
-	double limit = (double)(w->plan.watermark_pages < w->plan.wake_pages ? w->plan.watermark_pages :
-									      w->plan.wake_pages);
+	double limit =
+		(double)(w->plan.watermark_pages < w->plan.wake_pages ? w->plan.watermark_pages : w->plan.wake_pages);
 
 	*early = false;
 	for (double t = look; t < end && !g->no_estimate; t += look)
 		if (pages_after(g, t) >= limit) {
-			*early = w->plan.wake_pages < w->plan.watermark_pages; /* else the epoch is as long as it may be */
+			*early = w->plan.wake_pages <
+				 w->plan.watermark_pages; /* else the epoch is as long as it may be */
 			return t;
 		}
 	return end;
@@ -96,7 +106,8 @@ static void epoch(struct world *w, const struct guest *g)
 {
 	struct controller_epoch e = { .output = g->output };
 	uint64_t before = w->plan.interval_ns;
-	double ms = run_ms(w, g, &e.early), pages = pages_after(g, ms), pause = g->pause_ms + g->pause_us_page * pages / 1000;
+	double ms = run_ms(w, g, &e.early), pages = pages_after(g, ms),
+	       pause = g->pause_ms + g->pause_us_page * pages / 1000;
 
 	if (ms < w->link_ms) /* it waits for the one before it */
 		ms = w->link_ms;
@@ -166,13 +177,13 @@ Test(controller, slowdown_is_below_its_target_and_not_far_below)
 			w.turns = 0;
 			for (unsigned n = 0; n < 50; n++) {
 				epoch(&w, &g);
-				cr_assert_leq(slowdown(&w), 50, "%.0f pages/ms from %" PRIu64 " ms: %.1f", rates[i], from,
-					      slowdown(&w));
+				cr_assert_leq(slowdown(&w), 50, "%.0f pages/ms from %" PRIu64 " ms: %.1f", rates[i],
+					      from, slowdown(&w));
 			}
 			cr_expect_leq(w.turns, 1, "%.0f pages/ms: it swings, %" PRIu64 " turns", rates[i], w.turns);
 			if (w.plan.reason == CONTROLLER_SLOWDOWN)
-				cr_expect_geq(slowdown(&w), 35, "%.0f pages/ms from %" PRIu64 " ms: only %.1f", rates[i], from,
-					      slowdown(&w));
+				cr_expect_geq(slowdown(&w), 35, "%.0f pages/ms from %" PRIu64 " ms: only %.1f",
+					      rates[i], from, slowdown(&w));
 		}
 }
 
@@ -196,9 +207,11 @@ Test(controller, output_delay_is_below_its_target_and_not_far_below)
 			highest = fmax(highest, delay_ms(&w));
 		}
 		cr_expect_leq(highest, 50.5, "%.0f pages/ms, cuts %u: %.1f ms", g.pages_per_ms, i % 2, highest);
-		cr_expect_leq(w.turns, 1, "%.0f pages/ms, cuts %u: it swings, %" PRIu64 " turns", g.pages_per_ms, i % 2, w.turns);
+		cr_expect_leq(w.turns, 1, "%.0f pages/ms, cuts %u: it swings, %" PRIu64 " turns", g.pages_per_ms, i % 2,
+			      w.turns);
 		if (w.plan.reason == CONTROLLER_DELAY)
-			cr_expect_geq(highest, 35, "%.0f pages/ms, cuts %u: only %.1f ms", g.pages_per_ms, i % 2, highest);
+			cr_expect_geq(highest, 35, "%.0f pages/ms, cuts %u: only %.1f ms", g.pages_per_ms, i % 2,
+				      highest);
 	}
 }
 
@@ -220,8 +233,8 @@ Test(controller, finds_it_soon_and_without_overshoot)
 	}
 	final = w.plan.interval_ns;
 	epochs(&w, &g, 200);
-	cr_expect(w.plan.interval_ns * 4 <= final * 5 && w.plan.interval_ns * 5 >= final * 4, "%" PRIu64 " then %" PRIu64, final,
-		  w.plan.interval_ns);
+	cr_expect(w.plan.interval_ns * 4 <= final * 5 && w.plan.interval_ns * 5 >= final * 4,
+		  "%" PRIu64 " then %" PRIu64, final, w.plan.interval_ns);
 	cr_expect_leq(highest, w.plan.interval_ns * 6 / 5);
 }
 
@@ -240,7 +253,8 @@ Test(controller, busy_and_calm_in_turns_keep_the_target)
 		for (unsigned n = 0; n < 40; n++) {
 			epoch(&w, g);
 			/* the watermark is there from the first epoch of a phase on, up to a look */
-			cr_assert_leq(delay_ms(&w), n < 8 ? 75 : 50.5, "phase %u, epoch %u: %.1f ms", phase, n, delay_ms(&w));
+			cr_assert_leq(delay_ms(&w), n < 8 ? 75 : 50.5, "phase %u, epoch %u: %.1f ms", phase, n,
+				      delay_ms(&w));
 		}
 	}
 }
@@ -363,7 +377,9 @@ Test(controller, a_guest_that_does_little_rests_without_end)
 
 Test(controller, a_request_ends_the_rest)
 {
-	struct controller_epoch answered = { .length_ns = 3 * MS, .pause_ns = MS / 10, .pages = 5, .early = true, .output = true };
+	struct controller_epoch answered = {
+		.length_ns = 3 * MS, .pause_ns = MS / 10, .pages = 5, .early = true, .output = true
+	};
 	struct world w;
 
 	world_init(&w, FT_INTERVAL_SLOWDOWN);
