@@ -106,6 +106,7 @@ static int reserve_all(struct standby *s, const struct standby_options *opt, str
 {
 	struct pool_options pool = {
 		.cap_bytes = s->image_bytes + 2 * s->state_max + POOL_SLACK,
+		.sparse = true,
 		.lock = opt->lock_memory,
 	};
 	int rc = pool_create(&s->pool, &pool, err);

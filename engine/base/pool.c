@@ -82,12 +82,12 @@ static void discharge(struct pool *p, uint64_t len)
 }
 
 /* mmap with an alignment: take more, give back both ends. */
-static uint8_t *map_aligned(size_t len, size_t align)
+static uint8_t *map_aligned(size_t len, size_t align, bool sparse)
 {
 	size_t all = len + (align > PAGE ? align : 0), head;
-	uint8_t *mem = FT_FAULT("pool/map")
-			       ? faultpoint_map(ENOMEM)
-			       : mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	int flags = MAP_PRIVATE | MAP_ANONYMOUS | (sparse ? MAP_NORESERVE : 0);
+	uint8_t *mem =
+		FT_FAULT("pool/map") ? faultpoint_map(ENOMEM) : mmap(NULL, all, PROT_READ | PROT_WRITE, flags, -1, 0);
 
 	if (mem == MAP_FAILED)
 		return NULL;
@@ -111,7 +111,7 @@ static void *map_extent(struct pool *p, size_t len, size_t align)
 		align = HUGE_PAGE;
 	if (!charge(p, len))
 		return NULL;
-	mem = map_aligned(len, align);
+	mem = map_aligned(len, align, p->opt.sparse);
 	if (mem && huge && madvise(mem, len, MADV_HUGEPAGE) != 0)
 		atomic_store_explicit(&p->huge_refused, true, memory_order_relaxed); /* slower, not wrong */
 	/* the bare call: sanitizers make mlock() do nothing */

@@ -17,6 +17,7 @@ struct pool;
 struct pool_options {
 	uint64_t cap_bytes;  /* mapped memory never exceeds it */
 	bool huge_pages;     /* MADV_HUGEPAGE on extents of 2 MiB and more */
+	bool sparse;	     /* most of it is never touched: the kernel is not asked whether all of it could be */
 	bool lock;	     /* mlock extents; pool_create checks RLIMIT_MEMLOCK against the cap */
 };
 
