@@ -187,6 +187,12 @@ void fake_init(struct fake_session *f, enum ft_role role, enum ft_state state)
 					.memory_cap_bytes = 256u << 20,
 					.bottleneck = "interval",
 					.transport = "tcp" };
+	if (role == FT_ROLE_PRIMARY) {
+		f->status.interval_now_ns = 50000000;
+		memcpy(f->status.interval_mode, "fixed", 6);
+		memcpy(f->status.interval_reason, "fixed", 6);
+		memcpy(f->status.epoch_end, "interval", 9);
+	}
 	for (unsigned i = 0; i < FT_METRIC_COUNT; i++)
 		f->stats.dist[i] = (struct ft_dist){
 			.count = 1000, .min = 1000 + i, .mean = 2000.5, .p50 = 2000, .p99 = 9000, .max = 10000

@@ -139,6 +139,9 @@ Test(command, status_and_stats)
 	cr_expect_str_eq(data_text(r, "role"), "primary");
 	cr_expect_str_eq(data_text(r, "peer"), "192.0.2.7:7000");
 	cr_expect_str_eq(data_text(r, "bottleneck"), "interval");
+	cr_expect_str_eq(data_text(r, "interval_mode"), "fixed");
+	cr_expect_str_eq(data_text(r, "interval_reason"), "fixed");
+	cr_expect_str_eq(data_text(r, "epoch_end"), "interval");
 	cr_expect(json_is_true(json_object_get(json_object_get(r, "data"), "protected")));
 	cr_expect_eq(data_number(r, "epoch_running"), 1002);
 	cr_expect_eq(data_number(r, "epoch_applied"), 999);

@@ -103,7 +103,15 @@ Test(ftctl, status)
 	expect("status", 0, "web1: primary, protected for 1 min 5 s: first epoch committed\n");
 	cr_expect(strstr(out, "  protected    yes\n"), "%s", out);
 	cr_expect(strstr(out, "  epoch        1,002 running, 1,001 sent, 1,000 acked, 999 applied\n"), "%s", out);
-	cr_expect(strstr(out, "  interval     50 ms\n"), "%s", out);
+	cr_expect(strstr(out, "  interval     50 ms; last ended by interval\n"), "%s", out);
+	strcpy(fake.status.interval_mode, "output-delay");
+	strcpy(fake.status.interval_reason, "link");
+	strcpy(fake.status.epoch_end, "watermark");
+	fake.status.interval_now_ns = 12000000;
+	fake.status.watermark_pages = 4500;
+	expect("status", 0,
+	       "  interval     12.0 ms, found for output-delay (link), at most 4,500 dirty pages; last ended by "
+	       "watermark\n");
 	cr_expect(strstr(out, "  pause        p50 2.00 us, p99 9.00 us, max 10.0 us\n"), "%s", out);
 	cr_expect(strstr(out, "  memory       16.0 MiB of 256 MiB\n"), "%s", out);
 	cr_expect(strstr(out, "  bottleneck   interval\n"), "%s", out);
