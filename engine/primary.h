@@ -74,6 +74,7 @@ struct primary {
 	bool tracking;
 	bool drop;	  /* staging memory was used up and the policy says to end the protection */
 	bool dropped;	  /* so it was done, and the secondary was told */
+	uint64_t protected_ns; /* since when this connection protects; 0: not yet */
 	uint64_t drop_ms; /* the last wait after that; 0: none */
 	uint64_t suspect_until_ns;
 	bool peer_promotes; /* it ended the connection to be promoted, and has not said since what came of it; set by ft-answer at its end */

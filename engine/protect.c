@@ -250,6 +250,7 @@ static void epochs(struct primary *p)
 
 	if (sync_run(p) || wait_first_ack(p))
 		return;
+	p->protected_ns = now_ns();
 	change(p, EV_FIRST_COMMIT, NULL);
 	while (epoch_wait(p, &cut) == 0) {
 		if (cut && epoch_run(p))
@@ -351,7 +352,7 @@ static uint64_t suspect_deadline(const struct primary *p, const struct ft_config
  * buy a few such waits of protection, but not later than DROP_WAIT_MAX_MS. */
 static void wait_after_drop(struct primary *p, const struct ft_config *cfg)
 {
-	uint64_t lived_ms = (now_ns() - p->connected_ns) / NS_PER_MS, most = DROP_WAIT_MAX_MS;
+	uint64_t lived_ms = p->protected_ns ? (now_ns() - p->protected_ns) / NS_PER_MS : 0, most = DROP_WAIT_MAX_MS;
 
 	if (most < cfg->reconnect_ms)
 		most = cfg->reconnect_ms;
@@ -469,6 +470,7 @@ static void attempt(struct primary *p)
 		stats_count(&s->stats, FT_COUNTER_RECONNECTS, 1);
 	reset_connection(p);
 	p->connected_ns = now_ns();
+	p->protected_ns = 0;
 	p->attempt_error[0] = '\0';
 	change(p, EV_HELLO_OK, NULL);
 	serve(p);

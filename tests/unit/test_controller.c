@@ -27,6 +27,8 @@ struct world {
 	double link_ms; /* of the epoch before: known when the next one ends */
 	uint64_t link_pages;
 	double apply_ms;
+	uint64_t moves; /* how often the interval changed */
+	uint64_t seed;  /* of noise; 0: none */
 	uint64_t turns; /* how often the interval changed its direction */
 	int direction;
 };
@@ -98,16 +100,35 @@ static void note_direction(struct world *w, uint64_t before)
 {
 	int d = w->plan.interval_ns > before ? 1 : w->plan.interval_ns < before ? -1 : 0;
 
+	w->moves += d != 0;
 	w->turns += d && w->direction && d != w->direction;
 	w->direction = d ? d : w->direction;
+}
+
+/* Between 0.85 and 1.15. */
+static double noise(struct world *w)
+{
+	if (!w->seed)
+		return 1;
+	w->seed = w->seed * UINT64_C(6364136223846793005) + 1442695040888963407u;
+	return 0.85 + 0.3 * (double)(w->seed >> 40) / (double)(1 << 24);
+}
+
+static void check_step(const struct world *w, uint64_t before)
+{
+	uint64_t now = w->c.target_ns;
+
+	cr_assert((now <= 2 * before && now >= before / 2) || now == w->goal.min_ns || now == w->goal.max_ns,
+		  "a step from %" PRIu64 " to %" PRIu64, before, now);
 }
 
 static void epoch(struct world *w, const struct guest *g)
 {
 	struct controller_epoch e = { .output = g->output };
-	uint64_t before = w->plan.interval_ns;
-	double ms = run_ms(w, g, &e.early), pages = pages_after(g, ms),
-	       pause = g->pause_ms + g->pause_us_page * pages / 1000;
+	uint64_t before = w->plan.interval_ns, target = w->c.target_ns;
+	enum ft_interval_mode mode = w->c.mode;
+	double ms = run_ms(w, g, &e.early), pages = pages_after(g, ms);
+	double pause = (g->pause_ms + g->pause_us_page * pages / 1000) * noise(w);
 
 	if (ms < w->link_ms) /* it waits for the one before it */
 		ms = w->link_ms;
@@ -123,6 +144,8 @@ static void epoch(struct world *w, const struct guest *g)
 	w->last = e;
 	w->plan = controller_step(&w->c, &w->goal, &e);
 	note_direction(w, before);
+	if (target && mode == w->c.mode)
+		check_step(w, target);
 	check_bounds(w);
 }
 
@@ -256,6 +279,27 @@ Test(controller, busy_and_calm_in_turns_keep_the_target)
 			cr_assert_leq(delay_ms(&w), n < 8 ? 75 : 50.5, "phase %u, epoch %u: %.1f ms", phase, n,
 				      delay_ms(&w));
 		}
+	}
+}
+
+/* Costs that are never the same twice: the interval stays where it is most of the time, and near what is right. */
+Test(controller, noise_is_not_followed)
+{
+	for (enum ft_interval_mode mode = FT_INTERVAL_OUTPUT_DELAY; mode <= FT_INTERVAL_SLOWDOWN; mode++) {
+		uint64_t lowest = UINT64_MAX, highest = 0;
+		struct world w;
+
+		world_init(&w, mode);
+		w.seed = 1;
+		epochs(&w, &steady, 60);
+		w.moves = 0;
+		for (unsigned n = 0; n < 300; n++) {
+			epoch(&w, &steady);
+			lowest = w.c.target_ns < lowest ? w.c.target_ns : lowest;
+			highest = w.c.target_ns > highest ? w.c.target_ns : highest;
+		}
+		cr_expect_leq(w.moves, 100, "mode %d: %" PRIu64 " moves in 300 epochs", (int)mode, w.moves);
+		cr_expect_leq(highest, lowest * 2, "mode %d: from %" PRIu64 " to %" PRIu64, (int)mode, lowest, highest);
 	}
 }
 

@@ -125,7 +125,10 @@ Test(pace, the_watermark_ends_epochs, .timeout = 120)
 	struct pair p;
 	uint64_t deadline = deadline_in_ms(WAIT_MS);
 
-	open_guest(&p, "interval-mode=output-delay,target-output-delay=5,interval-min=100,interval=1000,output-gap=0,staging-bytes=256M", 0);
+	open_guest(&p,
+		   "interval-mode=output-delay,target-output-delay=5,interval-min=100,interval=1000,output-gap=0,"
+		   "staging-bytes=256M",
+		   0);
 	while (counted(p.primary, FT_COUNTER_WATERMARK_CUTS) < 3) {
 		cr_assert(now_ns() < deadline, "no epoch ended for its dirty pages");
 		sleep_ms(5);
