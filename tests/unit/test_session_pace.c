@@ -135,3 +135,14 @@ Test(pace, the_watermark_ends_epochs, .timeout = 120)
 	}
 	pair_close(&p);
 }
+
+/* Not at the end of an interval that is an hour long. */
+Test(pace, a_shorter_interval_holds_at_once, .timeout = 120)
+{
+	struct pair p;
+
+	open_guest(&p, "interval=3600000", 1000);
+	set(&p, "interval", "5");
+	pair_wait_applied(&p, 5);
+	pair_close(&p);
+}
