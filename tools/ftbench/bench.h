@@ -37,7 +37,7 @@ struct figure_info {
 	const char *help;
 };
 extern const struct figure_info figure_info[FIG_COUNT];
-int figure_of(const char *name); /* -1: there is none */
+int figure_named(const char *name); /* -1: there is none */
 
 struct point {
 	const char *transport, *address; /* "tcp", "loopback", "rdma"; address of the device for rdma */

@@ -19,9 +19,12 @@ static const struct entry *same_point(const struct run *r, const struct entry *e
 	return NULL;
 }
 
-static const char *const words[] = { [VERDICT_SAME] = "same", [VERDICT_BETTER] = "better", [VERDICT_WORSE] = "WORSE", [VERDICT_NONE] = "-" };
+static const char *const words[] = {
+	[VERDICT_SAME] = "same", [VERDICT_BETTER] = "better", [VERDICT_WORSE] = "WORSE", [VERDICT_NONE] = "-"
+};
 
-static bool compare_point(const struct entry *a, const struct entry *b, double percent, bool all, FILE *f, unsigned count[])
+static bool compare_point(const struct entry *a, const struct entry *b, double percent, bool all, FILE *f,
+			  unsigned count[])
 {
 	char name[512];
 	bool headed = false;
@@ -37,9 +40,9 @@ static bool compare_point(const struct entry *a, const struct entry *b, double p
 		if (!headed)
 			fprintf(f, "%s\n", name);
 		headed = true;
-		fprintf(f, "  %-6s %-18s %10.4g -> %-10.4g %-6s %+6.1f %%   (%.4g to %.4g -> %.4g to %.4g)\n", words[v], figure_info[i].name,
-			x.median, y.median, figure_info[i].unit, x.median ? (y.median - x.median) * 100 / fabs(x.median) : 0, x.low, x.high,
-			y.low, y.high);
+		fprintf(f, "  %-6s %-18s %10.4g -> %-10.4g %-6s %+6.1f %%   (%.4g to %.4g -> %.4g to %.4g)\n", words[v],
+			figure_info[i].name, x.median, y.median, figure_info[i].unit,
+			x.median ? (y.median - x.median) * 100 / fabs(x.median) : 0, x.low, x.high, y.low, y.high);
 	}
 	return headed;
 }
@@ -58,8 +61,8 @@ int compare_runs(const struct run *a, const struct run *b, double percent, bool 
 	}
 	if (!shared)
 		return -ENOENT;
-	fprintf(f, "%u points in both (%u and %u): %u figures better, %u worse, %u the same within the noise\n", shared, a->n, b->n,
-		count[VERDICT_BETTER], count[VERDICT_WORSE], count[VERDICT_SAME]);
+	fprintf(f, "%u points in both (%u and %u): %u figures better, %u worse, %u the same within the noise\n", shared,
+		a->n, b->n, count[VERDICT_BETTER], count[VERDICT_WORSE], count[VERDICT_SAME]);
 	return count[VERDICT_WORSE] ? BENCH_WORSE : BENCH_OK;
 }
 

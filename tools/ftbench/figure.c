@@ -27,10 +27,12 @@ const struct figure_info figure_info[FIG_COUNT] = {
 	[FIG_SAFE_P99] = { "safe-p99", "us", -1, 200, "99th percentile" },
 	[FIG_LINK] = { "limit-link", "MB/s", 0, 0, "plain copy over the link" },
 	[FIG_RTT] = { "limit-rtt", "us", 0, 0, "plain round trip of the link" },
-	[FIG_SAFE_RATIO] = { "safe-to-link", "", -1, 0.05, "safe-p50 by the time that link and round trip take for the pages" },
+	[FIG_SAFE_RATIO] = { "safe-to-link", "", -1, 0.05,
+			     "safe-p50 by the time that link and round trip take for the pages" },
 	[FIG_DELAY_P50] = { "delay-p50", "ms", -1, 0.1, "of output as the client sees it, median" },
 	[FIG_DELAY_P99] = { "delay-p99", "ms", -1, 0.5, "99th percentile" },
-	[FIG_HELD_P50] = { "held-p50", "ms", -1, 0.1, "cut of an epoch to its release: the least that output waits, median" },
+	[FIG_HELD_P50] = { "held-p50", "ms", -1, 0.1,
+			   "cut of an epoch to its release: the least that output waits, median" },
 	[FIG_HELD_P99] = { "held-p99", "ms", -1, 0.5, "99th percentile" },
 	[FIG_BYTES] = { "bytes-per-byte", "", -1, 0.01, "octets sent for each dirty octet" },
 	[FIG_CPU_PRIMARY] = { "cpu-primary", "s/GB", -1, 0.05, "processor time of the engine for a GB of dirty pages" },
@@ -50,7 +52,7 @@ const struct figure_info figure_info[FIG_COUNT] = {
 	[FIG_FAILOVER] = { "failover", "ms", -1, 2, "the whole of it" },
 };
 
-int figure_of(const char *name)
+int figure_named(const char *name)
 {
 	for (int i = 0; i < FIG_COUNT; i++)
 		if (strcmp(figure_info[i].name, name) == 0)

@@ -43,7 +43,8 @@ double limit_memcpy_ns(struct sim *s, uint64_t pages)
 		uint64_t t = mono_ns();
 
 		for (uint64_t p = 0; p < pages; p++)
-			memcpy(to + p * FT_PAGE_SIZE, from + (p * every + i % every) % set * step * FT_PAGE_SIZE, FT_PAGE_SIZE);
+			memcpy(to + p * FT_PAGE_SIZE, from + (p * every + i % every) % set * step * FT_PAGE_SIZE,
+			       FT_PAGE_SIZE);
 		ns[i] = (double)(mono_ns() - t);
 	}
 	munmap(to, pages * FT_PAGE_SIZE);
@@ -76,7 +77,8 @@ int limit_tcp_listen(uint16_t *port)
 	socklen_t len = sizeof(a);
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 1) || getsockname(fd, (struct sockaddr *)&a, &len)) {
+	if (fd < 0 || bind(fd, (struct sockaddr *)&a, sizeof(a)) || listen(fd, 1) ||
+	    getsockname(fd, (struct sockaddr *)&a, &len)) {
 		int r = -errno;
 
 		if (fd >= 0)
@@ -147,14 +149,17 @@ static double one_round(int fd, const uint8_t *from, uint64_t bytes)
 	uint64_t t = mono_ns();
 	uint8_t back;
 
-	if (!send_all(fd, (const uint8_t *)&bytes, sizeof(bytes)) || !send_all(fd, from, bytes) || !receive_all(fd, &back, 1))
+	if (!send_all(fd, (const uint8_t *)&bytes, sizeof(bytes)) || !send_all(fd, from, bytes) ||
+	    !receive_all(fd, &back, 1))
 		return NAN;
 	return (double)(mono_ns() - t);
 }
 
 int limit_tcp(uint16_t port, uint64_t bytes, double *bytes_per_s, double *rtt_ns)
 {
-	struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	struct sockaddr_in a = { .sin_family = AF_INET,
+				 .sin_port = htons(port),
+				 .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0), ret = 0;
 	uint8_t *from = used_memory(bytes);
 	double big[ROUNDS], small[ROUNDS * 11];

@@ -30,7 +30,10 @@ static int add_set(void *user, const struct cli_option *opt, const char *value, 
 	return 0;
 }
 
-#define SECONDS(help_) { .name = "seconds", .arg = "S", .help = help_, .set = set_seconds }
+#define SECONDS(help_)                                                                                                 \
+	{                                                                                                              \
+		.name = "seconds", .arg = "S", .help = help_, .set = set_seconds                                       \
+	}
 
 /* clang-format off */
 #define WHERE                                                                                                          \
@@ -92,7 +95,8 @@ static const struct cli_command commands[] = {
 static const struct cli_program program = {
 	.name = "ftbench",
 	.help = "Measures what protecting a simulated guest costs on this host, beside what the host could do at best.",
-	.more = "Exit status: 0 done, of compare: nothing worse; 1 of compare: something worse; 2 usage; 3 a measurement failed.",
+	.more = "Exit status: 0 done, of compare: nothing worse; 1 of compare: something worse; 2 usage; 3 a "
+		"measurement failed.",
 	.commands = commands,
 };
 
@@ -129,7 +133,7 @@ int main(int argc, char **argv)
 		return BENCH_FAILED;
 	words[n++] = argv[0];
 	if (means_sweep(argc, argv))
-		words[n++] = (char *)(uintptr_t)"sweep";
+		words[n++] = (char *)(uintptr_t) "sweep";
 	for (int i = 1; i < argc; i++)
 		words[n++] = argv[i];
 	n = cli_main(&program, n, words, &args);

@@ -212,7 +212,8 @@ static int hear(struct bench *b, struct side *side, struct ft_error *err)
 static int ask_side(struct bench *b, char what, struct side *side, struct ft_error *err)
 {
 	if (b->peer >= 0)
-		return write(b->peer, &what, 1) == 1 ? hear(b, side, err) : say(err, -EIO, "the secondary's process has ended");
+		return write(b->peer, &what, 1) == 1 ? hear(b, side, err)
+						     : say(err, -EIO, "the secondary's process has ended");
 	if (what == 'o')
 		return open_standby(b->p, &b->cfg, &b->standby_sim, &b->standby, side, err);
 	if (what == 'u') {
@@ -318,7 +319,8 @@ static int take_look(struct bench *b, struct look *l, struct ft_error *err)
 
 static double sum_between(const struct look *a, const struct look *z, enum ft_metric m)
 {
-	return z->stats.dist[m].mean * (double)z->stats.dist[m].count - a->stats.dist[m].mean * (double)a->stats.dist[m].count;
+	return z->stats.dist[m].mean * (double)z->stats.dist[m].count -
+	       a->stats.dist[m].mean * (double)a->stats.dist[m].count;
 }
 
 static double mean_between(const struct look *a, const struct look *z, enum ft_metric m)
@@ -402,13 +404,16 @@ static void delay_figures(struct bench *b, const struct look *a, const struct lo
 
 static void cost_figures(struct bench *b, const struct look *a, const struct look *z)
 {
-	double *v = b->out->v, gb = sum_between(a, z, FT_METRIC_DIRTY_PAGES) * FT_PAGE_SIZE / 1e9, wall = (double)(z->ns - a->ns);
+	double *v = b->out->v, gb = sum_between(a, z, FT_METRIC_DIRTY_PAGES) * FT_PAGE_SIZE / 1e9,
+	       wall = (double)(z->ns - a->ns);
 	double cpu_p = (double)(z->usage.cpu_primary_ns - a->usage.cpu_primary_ns);
 	double cpu_s = (double)(z->side.usage.cpu_secondary_ns - a->side.usage.cpu_secondary_ns);
 
 	v[FIG_BUSY] = (cpu_p + cpu_s) / wall * 100;
 	if (gb > 0) {
-		v[FIG_BYTES] = (double)(z->stats.counter[FT_COUNTER_BYTES_SENT] - a->stats.counter[FT_COUNTER_BYTES_SENT]) / gb / 1e9;
+		v[FIG_BYTES] =
+			(double)(z->stats.counter[FT_COUNTER_BYTES_SENT] - a->stats.counter[FT_COUNTER_BYTES_SENT]) /
+			gb / 1e9;
 		v[FIG_CPU_PRIMARY] = cpu_p / 1e9 / gb;
 		v[FIG_CPU_SECONDARY] = cpu_s / 1e9 / gb;
 	}
@@ -426,8 +431,9 @@ static void phase_figures(struct bench *b, const struct look *a, const struct lo
 	static const struct {
 		enum figure f;
 		enum ft_metric m;
-	} mean[] = { { FIG_PAUSE_MEAN, FT_METRIC_PAUSE }, { FIG_STOP, FT_METRIC_STOP },     { FIG_COLLECT, FT_METRIC_COLLECT },
-		     { FIG_CAPTURE, FT_METRIC_CAPTURE },  { FIG_SAVE, FT_METRIC_SAVE },     { FIG_RESUME, FT_METRIC_RESUME } };
+	} mean[] = { { FIG_PAUSE_MEAN, FT_METRIC_PAUSE }, { FIG_STOP, FT_METRIC_STOP },
+		     { FIG_COLLECT, FT_METRIC_COLLECT },  { FIG_CAPTURE, FT_METRIC_CAPTURE },
+		     { FIG_SAVE, FT_METRIC_SAVE },        { FIG_RESUME, FT_METRIC_RESUME } };
 	double *v = b->out->v;
 
 	for (size_t i = 0; i < sizeof(mean) / sizeof(mean[0]); i++)
@@ -444,7 +450,8 @@ static void limit_figures(struct bench *b, const struct look *a, const struct lo
 {
 	double *v = b->out->v, limit_us;
 
-	v[FIG_EPOCHS] = (double)(z->stats.counter[FT_COUNTER_EPOCHS] - a->stats.counter[FT_COUNTER_EPOCHS]) * 1e9 / (double)(z->ns - a->ns);
+	v[FIG_EPOCHS] = (double)(z->stats.counter[FT_COUNTER_EPOCHS] - a->stats.counter[FT_COUNTER_EPOCHS]) * 1e9 /
+			(double)(z->ns - a->ns);
 	v[FIG_MEMCPY] = b->memcpy_page_ns * v[FIG_DIRTY] / 1e3;
 	if (v[FIG_DIRTY] >= 1)
 		v[FIG_PAUSE_RATIO] = v[FIG_PAUSE_P50] / v[FIG_MEMCPY];
@@ -536,7 +543,8 @@ static int measure(struct bench *b, struct ft_error *err)
 	if (ret)
 		return ret;
 	if (to == from)
-		return say(err, -ENODATA, "no epoch of %u ms ended in %.1f s: give it more --seconds", b->p->interval_ms, b->p->seconds);
+		return say(err, -ENODATA, "no epoch of %u ms ended in %.1f s: give it more --seconds",
+			   b->p->interval_ms, b->p->seconds);
 	time_figures(b, from, to);
 	phase_figures(b, &a, &z);
 	limit_figures(b, &a, &z);
@@ -619,7 +627,8 @@ double point_expected_s(const struct point *p)
 	return p->seconds * 1.5 + 1.5 + (SETTLE_EPOCHS * p->interval_ms) / 1000.0;
 }
 
-int point_run(const struct point *p, struct result *out, void (*tick)(void *user, double s), void *user, struct ft_error *err)
+int point_run(const struct point *p, struct result *out, void (*tick)(void *user, double s), void *user,
+	      struct ft_error *err)
 {
 	struct {
 		int ret;

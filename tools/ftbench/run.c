@@ -43,8 +43,8 @@ struct spread entry_spread(const struct entry *e, enum figure f)
 
 void entry_name(const struct entry *e, char *buf, size_t size)
 {
-	snprintf(buf, size, "%s %s %" PRIu64 " pages %u ms%s%s", e->transport, e->pattern, e->pages, e->interval_ms, e->set[0] ? " " : "",
-		 e->set);
+	snprintf(buf, size, "%s %s %" PRIu64 " pages %u ms%s%s", e->transport, e->pattern, e->pages, e->interval_ms,
+		 e->set[0] ? " " : "", e->set);
 }
 
 /* ---- JSON ---- */
@@ -63,8 +63,8 @@ static json_t *figures_to_json(const struct entry *e)
 		for (unsigned i = 0; i < e->n; i++)
 			json_array_append_new(values, isnan(e->v[f][i]) ? json_null() : json_real(e->v[f][i]));
 		json_object_set_new(all, figure_info[f].name,
-				    json_pack("{s:s,s:f,s:f,s:f,s:o}", "unit", figure_info[f].unit, "median", s.median, "low", s.low,
-					      "high", s.high, "values", values));
+				    json_pack("{s:s,s:f,s:f,s:f,s:o}", "unit", figure_info[f].unit, "median", s.median,
+					      "low", s.low, "high", s.high, "values", values));
 	}
 	return all;
 }
@@ -78,12 +78,14 @@ json_t *run_to_json(const struct run *r)
 	for (unsigned i = 0; i < r->n; i++) {
 		const struct entry *e = &r->entry[i];
 
-		json_array_append_new(points, json_pack("{s:s,s:s,s:I,s:i,s:s,s:o}", "transport", e->transport, "pattern", e->pattern, "pages",
-							(json_int_t)e->pages, "interval-ms", (int)e->interval_ms, "set", e->set,
-							"figures", figures_to_json(e)));
+		json_array_append_new(points,
+				      json_pack("{s:s,s:s,s:I,s:i,s:s,s:o}", "transport", e->transport, "pattern",
+						e->pattern, "pages", (json_int_t)e->pages, "interval-ms",
+						(int)e->interval_ms, "set", e->set, "figures", figures_to_json(e)));
 	}
-	return json_pack("{s:i,s:s,s:{s:s,s:s,s:i},s:o}", "ftbench", FORMAT, "version", ft_version(), "host", "kernel", u.release, "machine",
-			 u.machine, "processors", (int)sysconf(_SC_NPROCESSORS_ONLN), "points", points);
+	return json_pack("{s:i,s:s,s:{s:s,s:s,s:i},s:o}", "ftbench", FORMAT, "version", ft_version(), "host", "kernel",
+			 u.release, "machine", u.machine, "processors", (int)sysconf(_SC_NPROCESSORS_ONLN), "points",
+			 points);
 }
 
 static int figures_from_json(struct entry *e, const json_t *figures, struct ft_error *err)
@@ -97,7 +99,7 @@ static int figures_from_json(struct entry *e, const json_t *figures, struct ft_e
 	json_object_foreach((json_t *)(uintptr_t)figures, name, fig)
 	{
 		const json_t *values = json_object_get(fig, "values");
-		int f = figure_of(name);
+		int f = figure_named(name);
 
 		if (f < 0)
 			continue; /* of a later version */
@@ -132,9 +134,11 @@ int run_from_json(struct run *r, const json_t *j, struct ft_error *err)
 		struct point p = { 0 };
 		struct entry *e;
 
-		if (json_unpack(json_array_get(points, i), "{s:s,s:s,s:I,s:i,s:s,s:o}", "transport", &transport, "pattern", &pattern, "pages",
-				&pages, "interval-ms", &interval, "set", &set, "figures", &figures)) {
-			ret = say(err, -EINVAL, "point %zu lacks transport, pattern, pages, interval-ms, set or figures", i + 1);
+		if (json_unpack(json_array_get(points, i), "{s:s,s:s,s:I,s:i,s:s,s:o}", "transport", &transport,
+				"pattern", &pattern, "pages", &pages, "interval-ms", &interval, "set", &set, "figures",
+				&figures)) {
+			ret = say(err, -EINVAL,
+				  "point %zu lacks transport, pattern, pages, interval-ms, set or figures", i + 1);
 			break;
 		}
 		p.transport = transport;
@@ -212,7 +216,8 @@ int run_save_csv(const struct run *r, const char *path, struct ft_error *err)
 		for (unsigned k = 0; k < r->entry[p].n; k++) {
 			const struct entry *e = &r->entry[p];
 
-			fprintf(f, "%s,%s,%" PRIu64 ",%u,%s,%u", e->transport, e->pattern, e->pages, e->interval_ms, e->set, k + 1);
+			fprintf(f, "%s,%s,%" PRIu64 ",%u,%s,%u", e->transport, e->pattern, e->pages, e->interval_ms,
+				e->set, k + 1);
 			for (int i = 0; i < FIG_COUNT; i++)
 				fprintf(f, isnan(e->v[i][k]) ? "," : ",%.8g", e->v[i][k]);
 			fputc('\n', f);
@@ -228,20 +233,13 @@ static const struct {
 	double scale;
 	int digits;
 } columns[] = {
-	{ "dirty", FIG_DIRTY, 1, 0 },
-	{ "epoch ms", FIG_EPOCH, 1, 1 },
-	{ "pause us", FIG_PAUSE_P50, 1, 0 },
-	{ "p99", FIG_PAUSE_P99, 1, 0 },
-	{ "max", FIG_PAUSE_MAX, 1, 0 },
-	{ "x memcpy", FIG_PAUSE_RATIO, 1, 2 },
-	{ "slower %", FIG_SLOWDOWN, 1, 1 },
-	{ "safe us", FIG_SAFE_P50, 1, 0 },
-	{ "x link", FIG_SAFE_RATIO, 1, 2 },
-	{ "delay ms", FIG_DELAY_P50, 1, 2 },
-	{ "p99", FIG_DELAY_P99, 1, 2 },
-	{ "B/B", FIG_BYTES, 1, 3 },
-	{ "cpu1 s/GB", FIG_CPU_PRIMARY, 1, 2 },
-	{ "cpu2", FIG_CPU_SECONDARY, 1, 2 },
+	{ "dirty", FIG_DIRTY, 1, 0 },           { "epoch ms", FIG_EPOCH, 1, 1 },
+	{ "pause us", FIG_PAUSE_P50, 1, 0 },    { "p99", FIG_PAUSE_P99, 1, 0 },
+	{ "max", FIG_PAUSE_MAX, 1, 0 },         { "x memcpy", FIG_PAUSE_RATIO, 1, 2 },
+	{ "slower %", FIG_SLOWDOWN, 1, 1 },     { "safe us", FIG_SAFE_P50, 1, 0 },
+	{ "x link", FIG_SAFE_RATIO, 1, 2 },     { "delay ms", FIG_DELAY_P50, 1, 2 },
+	{ "p99", FIG_DELAY_P99, 1, 2 },         { "B/B", FIG_BYTES, 1, 3 },
+	{ "cpu1 s/GB", FIG_CPU_PRIMARY, 1, 2 }, { "cpu2", FIG_CPU_SECONDARY, 1, 2 },
 	{ "failover ms", FIG_FAILOVER, 1, 1 },
 };
 #define NR_COLUMNS (sizeof(columns) / sizeof(columns[0]))
@@ -269,7 +267,8 @@ void run_print(const struct run *r, FILE *f)
 	}
 	fprintf(f, "%-*s", width, "point");
 	for (unsigned i = 0; i < NR_COLUMNS; i++)
-		fprintf(f, "  %*s", (int)strlen(columns[i].head) < 7 ? 7 : (int)strlen(columns[i].head), columns[i].head);
+		fprintf(f, "  %*s", (int)strlen(columns[i].head) < 7 ? 7 : (int)strlen(columns[i].head),
+			columns[i].head);
 	fputc('\n', f);
 	for (unsigned p = 0; p < r->n; p++) {
 		char name[512];

@@ -43,8 +43,23 @@ static int number(const char *what, const char *text, uint64_t min, uint64_t max
 {
 	if (human_parse_u64(text, out) == 0 && *out >= min && *out <= max)
 		return 0;
-	cli_error("option --%s: '%s' is not a number of %llu to %llu", what, text, (unsigned long long)min, (unsigned long long)max);
+	cli_error("option --%s: '%s' is not a number of %llu to %llu", what, text, (unsigned long long)min,
+		  (unsigned long long)max);
 	return CLI_USAGE;
+}
+
+/* Now, not when all has been measured. */
+static bool can_write(const char *path)
+{
+	FILE *f = path && strcmp(path, "-") ? fopen(path, "ae") : NULL;
+
+	if (!path || !strcmp(path, "-"))
+		return true;
+	if (f)
+		fclose(f);
+	else
+		cli_errno(-errno, "%s", path);
+	return f;
 }
 
 int args_check(const struct args *a)
@@ -54,7 +69,8 @@ int args_check(const struct args *a)
 		return CLI_USAGE;
 	}
 	if (!strcmp(a->transport, "rdma") && access("/sys/class/infiniband", F_OK)) {
-		cli_error("option --transport: rdma: this host has no RDMA device (/sys/class/infiniband is not there)");
+		cli_error(
+			"option --transport: rdma: this host has no RDMA device (/sys/class/infiniband is not there)");
 		return CLI_USAGE;
 	}
 	if (!strcmp(a->transport, "rdma") && !a->address) {
@@ -77,7 +93,7 @@ int args_check(const struct args *a)
 		cli_error("option --seconds: at least 0.1, at most 3600");
 		return CLI_USAGE;
 	}
-	return 0;
+	return can_write(a->json) && can_write(a->csv) ? 0 : BENCH_FAILED;
 }
 
 void point_of_args(struct point *p, const struct args *a)
@@ -207,7 +223,8 @@ static bool combination(const struct sets *s, unsigned at, char *buf, size_t siz
 
 	buf[0] = '\0';
 	for (unsigned i = 0; i < s->n; i++) {
-		used += (size_t)snprintf(buf + used, size - used, "%s%s=%s", i ? " " : "", s->name[i], s->value[i].item[at % s->value[i].n]);
+		used += (size_t)snprintf(buf + used, size - used, "%s%s=%s", i ? " " : "", s->name[i],
+					 s->value[i].item[at % s->value[i].n]);
 		at /= s->value[i].n;
 		if (used >= size)
 			return false;
@@ -234,7 +251,8 @@ static int make_points(const struct args *a, struct point *p, unsigned *n)
 				point_of_args(&one, a);
 				one.pattern = pattern.item[t];
 				if (sim_pattern_of(one.pattern, &known)) {
-					cli_error("option --pattern: '%s' is not one of uniform, hot, sequential, sparse, zero, rewrite, scatter, mixed",
+					cli_error("option --pattern: '%s' is not one of uniform, hot, sequential, "
+						  "sparse, zero, rewrite, scatter, mixed",
 						  one.pattern);
 					return CLI_USAGE;
 				}
@@ -297,8 +315,10 @@ int run_idle(void *user, int argc, char **argv)
 		struct spread s = entry_spread(&r.entry[0], FIG_BUSY);
 		char t[HUMAN_MAX];
 
-		printf("an idle guest of %s, every %u ms: both sides take %.2f %% of one core (%.2f to %.2f), %.0f checkpoints a second\n",
-		       human_bytes(t, p.guest_bytes), p.interval_ms, s.median, s.low, s.high, entry_spread(&r.entry[0], FIG_EPOCHS).median);
+		printf("an idle guest of %s, every %u ms: both sides take %.2f %% of one core (%.2f to %.2f), %.0f "
+		       "checkpoints a second\n",
+		       human_bytes(t, p.guest_bytes), p.interval_ms, s.median, s.low, s.high,
+		       entry_spread(&r.entry[0], FIG_EPOCHS).median);
 	}
 	ret = ret ? ret : save_run(a, &r);
 	run_free(&r);
@@ -307,15 +327,15 @@ int run_idle(void *user, int argc, char **argv)
 
 static void print_memory(const struct run *r)
 {
-	printf("%-24s %12s %8s %14s %14s %14s %12s %12s\n", "policy", "staging MiB", "cap", "secondary MiB", "guest MiB", "secondary/guest",
-	       "pause p99 ms", "epoch ms");
+	printf("%-24s %12s %8s %14s %14s %14s %12s %12s\n", "policy", "staging MiB", "cap", "secondary MiB",
+	       "guest MiB", "secondary/guest", "pause p99 ms", "epoch ms");
 	for (unsigned i = 0; i < r->n; i++) {
 		const struct entry *e = &r->entry[i];
 		double rss = entry_spread(e, FIG_RSS_SECONDARY).median, guest = entry_spread(e, FIG_GUEST).median;
 
-		printf("%-24s %12.1f %8.0f %14.1f %14.1f %15.2f %12.1f %12.1f\n", e->set, entry_spread(e, FIG_ENGINE).median,
-		       entry_spread(e, FIG_CAP).median, rss, guest, rss / guest, entry_spread(e, FIG_PAUSE_P99).median / 1e3,
-		       entry_spread(e, FIG_EPOCH).median);
+		printf("%-24s %12.1f %8.0f %14.1f %14.1f %15.2f %12.1f %12.1f\n", e->set,
+		       entry_spread(e, FIG_ENGINE).median, entry_spread(e, FIG_CAP).median, rss, guest, rss / guest,
+		       entry_spread(e, FIG_PAUSE_P99).median / 1e3, entry_spread(e, FIG_EPOCH).median);
 	}
 }
 
