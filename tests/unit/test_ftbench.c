@@ -129,7 +129,8 @@ Test(ftbench, json_that_is_none_of_ours)
 	refused("{\"ftbench\":2,\"points\":[]}", "no output of ftbench");
 	refused("{\"ftbench\":1,\"points\":[{}]}", "point 1 lacks");
 	refused("{\"ftbench\":1,\"points\":[{" POINT ",\"figures\":{\"pause-p50\":{}}}]}", "pause-p50");
-	refused("{\"ftbench\":1,\"points\":[{" POINT ",\"figures\":{\"pause-p50\":{\"values\":[\"x\"]}}}]}", "no number");
+	refused("{\"ftbench\":1,\"points\":[{" POINT ",\"figures\":{\"pause-p50\":{\"values\":[\"x\"]}}}]}",
+		"no number");
 }
 
 Test(ftbench, csv_has_a_line_for_each_repeat)
@@ -178,4 +179,50 @@ Test(ftbench, compare)
 	cr_assert_lt(compare(&a, &b, text, sizeof(text)), 0, "they share no point");
 	run_free(&a);
 	run_free(&b);
+}
+
+/* A host where each step can be reckoned by hand: pause 0.1 ms and 1 us a page, safe after 0.4 ms and 4 us a page. */
+static const struct host_model host = { .pause0_ns = 1e5, .pause_page_ns = 1e3, .safe0_ns = 4e5, .safe_page_ns = 4e3 };
+
+Test(ftbench, advise_predicts)
+{
+	double delay, slow;
+
+	cr_assert(advise_predict(&host, 10000, 10, &delay, &slow)); /* 100 pages: pause 0.2, safe 0.8 */
+	cr_assert_float_eq(delay, 11, 1e-9);
+	cr_assert_float_eq(slow, 100 * 0.2 / 10.2, 1e-9);
+	cr_assert_not(advise_predict(&host, 200000, 10, &delay, &slow), "2000 pages take 10.5 ms");
+}
+
+Test(ftbench, advise_takes_the_longest_interval_within_a_delay)
+{
+	struct target t = { .max_delay_ms = 20, .max_slowdown_pct = NAN, .pages_per_second = 10000 };
+	struct advice a = advise_decide(&host, &t);
+
+	cr_assert(a.is_met && a.interval_ms == 15, "%u", a.interval_ms); /* 16.25 ms; 20 would be 21.5 */
+	cr_assert(a.delay_ms <= 20 && strstr(a.why, "longest interval"), "%s", a.why);
+	t.max_delay_ms = NAN;
+	t.max_slowdown_pct = 2;
+	a = advise_decide(&host, &t);
+	cr_assert(a.is_met && a.interval_ms == 10, "%u", a.interval_ms); /* 1.96 %; 8 would be 2.2 */
+	cr_assert(strstr(a.why, "shortest interval"), "%s", a.why);
+	cr_assert_geq(a.staging_bytes, 4 * 100 * FT_PAGE_SIZE);
+	t.max_delay_ms = 20;
+	a = advise_decide(&host, &t);
+	cr_assert(a.is_met && a.interval_ms == 15, "%u", a.interval_ms);
+}
+
+Test(ftbench, advise_says_what_could_be)
+{
+	struct target t = { .max_delay_ms = 5, .max_slowdown_pct = 0.5, .pages_per_second = 10000 };
+	struct advice a = advise_decide(&host, &t);
+
+	cr_assert_not(a.is_met);
+	cr_assert(strstr(a.why, "together with") && strstr(a.why, "cannot be had") && strstr(a.why, "at 1 ms"), "%s",
+		  a.why);
+	cr_assert_eq(a.best_delay_interval_ms, 1);
+	cr_assert_eq(a.best_slowdown_interval_ms, 1000);
+	t.pages_per_second = 1e6; /* 5 us a page: five times what goes through */
+	a = advise_decide(&host, &t);
+	cr_assert(!a.is_met && !a.best_delay_interval_ms && strstr(a.why, "at any interval"), "%s", a.why);
 }

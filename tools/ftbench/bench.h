@@ -16,7 +16,7 @@
 #define SETS_MAX 16u
 #define SET_TEXT 256u
 
-enum { BENCH_OK = 0, BENCH_WORSE = 1, BENCH_FAILED = 3 }; /* exit statuses; 2 is a usage error */
+enum { BENCH_OK = 0, BENCH_WORSE = 1 /* or: the target cannot be met */, BENCH_FAILED = 3 }; /* exit statuses; 2 is a usage error */
 
 enum figure {
 	FIG_PAUSE_P50, FIG_PAUSE_P99, FIG_PAUSE_MAX, FIG_PAUSE_MEAN, FIG_STOP, FIG_COLLECT, FIG_CAPTURE, FIG_SAVE, FIG_RESUME,
@@ -113,22 +113,49 @@ FT_MUST int run_save_json(const struct run *r, const char *path, struct ft_error
 FT_MUST int run_save_csv(const struct run *r, const char *path, struct ft_error *err);
 void run_print(const struct run *r, FILE *f);
 
+/* ---- plot.c ---- */
+FT_MUST int plot_run(const struct run *r, const char *dir, bool quiet, struct ft_error *err);
+
+/* ---- advise.c ---- */
+struct host_model { /* of the engine here: fixed cost, and cost of a page */
+	double pause0_ns, pause_page_ns;
+	double safe0_ns, safe_page_ns; /* from resumption to acknowledgement */
+};
+struct target {
+	double max_delay_ms, max_slowdown_pct; /* NAN: none */
+	double pages_per_second;
+};
+struct advice {
+	bool is_met;
+	uint32_t interval_ms;
+	double delay_ms, slowdown_pct, pages;
+	uint64_t staging_bytes;
+	uint32_t best_delay_interval_ms, best_slowdown_interval_ms; /* what could be, each alone; 0: no interval can be sustained */
+	double best_delay_ms, best_slowdown_pct;
+	char why[512];
+};
+/* advise_predict - the largest output delay and the slow-down at an interval; false: it cannot be sustained there. */
+bool advise_predict(const struct host_model *m, double pages_per_second, uint32_t interval_ms, double *delay_ms, double *slowdown_pct);
+struct advice advise_decide(const struct host_model *m, const struct target *t);
+
 /* ---- compare.c ---- */
 /* compare_runs - print what differs to @f; BENCH_WORSE or BENCH_OK, or -ENOENT when they share no point. */
 int compare_runs(const struct run *a, const struct run *b, double percent, bool all, FILE *f);
 
 /* ---- the commands ---- */
 struct args {
-	const char *transport, *address, *intervals, *pages, *patterns, *json, *csv;
+	const char *transport, *address, *intervals, *pages, *patterns, *json, *csv, *plot;
 	const char *set[SETS_MAX];
 	unsigned nr_sets;
-	uint64_t guest_bytes, link_limit;
-	uint32_t cpus, repeat, slow_us, link_delay_ms, threshold;
+	uint64_t guest_bytes, link_limit, pages_per_second;
+	uint32_t cpus, repeat, slow_us, link_delay_ms, threshold, max_delay_ms, max_slowdown_pct;
 	double seconds;
 	bool quiet, all;
 };
 int run_sweep(void *user, int argc, char **argv);
 int run_compare(void *user, int argc, char **argv);
+int run_advise(void *user, int argc, char **argv);
+int run_plot(void *user, int argc, char **argv);
 int run_idle(void *user, int argc, char **argv);
 int run_memory(void *user, int argc, char **argv);
 

@@ -42,11 +42,13 @@ static int add_set(void *user, const struct cli_option *opt, const char *value, 
 	CLI_STRING(struct args, address, "address", 0, "ADDRESS", "of this host, where the secondary listens [127.0.0.1]"), \
 	CLI_SIZE(struct args, link_limit, "link-limit", 0, "SIZE", "octets a second that the primary may send"),          \
 	CLI_U32(struct args, link_delay_ms, "link-delay", 0, "MS", "each message waits a random time up to that, in both directions")
-#define OUT                                                                                                            \
-	{ .name = "json", .arg = "FILE", .help = "all values of all repeats; -: standard output, and no table", .group = "Output", \
+#define OUT_JSON                                                                                                       \
+	{ .name = "json", .arg = "FILE", .help = "all values, as JSON; -: standard output, and nothing else there", .group = "Output", \
 	  .offset = offsetof(struct args, json), .set = cli_set_string, .letter = 'j' },                                 \
-	CLI_STRING(struct args, csv, "csv", 0, "FILE", "a line for each repeat of each point"),                           \
-	CLI_FLAG(struct args, quiet, "quiet", 'q', "neither table nor progress")
+	CLI_FLAG(struct args, quiet, "quiet", 'q', "no progress, and no words or table")
+#define OUT                                                                                                            \
+	OUT_JSON,                                                                                                      \
+	CLI_STRING(struct args, csv, "csv", 0, "FILE", "a line for each repeat of each point")
 #define HOW(seconds_, repeat_)                                                                                         \
 	SECONDS("time that counts of a point [" seconds_ "]"),                                                          \
 	CLI_U32(struct args, repeat, "repeat", 'r', "N", "times that each point is measured, in turns [" repeat_ "]")
@@ -60,6 +62,20 @@ static const struct cli_option sweep_options[] = {
 	{ .name = "set", .arg = "NAME=VALUE,...", .help = "a setting of ft-settings(7); several values: each in turn", .set = add_set, .letter = 's' },
 	CLI_U32(struct args, slow_us, "secondary-slow", 0, "US", "each apply of an epoch takes that much longer"),
 	HOW("2", "3"), WHERE, OUT,
+	CLI_STRING(struct args, plot, "plot", 0, "DIR", "pictures by gnuplot, as SVG and PNG, and the scripts for them"),
+	CLI_END,
+};
+
+static const struct cli_option plot_options[] = {
+	CLI_FLAG(struct args, quiet, "quiet", 'q', "do not say that gnuplot is missing"),
+	CLI_END,
+};
+
+static const struct cli_option advise_options[] = {
+	CLI_U32(struct args, max_delay_ms, "max-output-delay", 0, "MS", "output may wait that long at most"),
+	CLI_U32(struct args, max_slowdown_pct, "max-slowdown", 0, "PERCENT", "work that the guest may lose"),
+	CLI_U64(struct args, pages_per_second, "pages-per-second", 0, "N", "that the guest dirties [10000]"),
+	HOW("2", "3"), WHERE, OUT_JSON,
 	CLI_END,
 };
 
@@ -86,6 +102,8 @@ static const struct cli_command commands[] = {
 	{ .name = "sweep", .help = "measure intervals, dirty pages, patterns and settings (without a command: this)", .options = sweep_options, .run = run_sweep },
 	{ .name = "compare", .args = "A.json B.json", .help = "what is better or worse in B, beyond the noise", .options = compare_options,
 	  .min_args = 2, .max_args = 2, .run = run_compare },
+	{ .name = "plot", .args = "A.json DIR", .help = "pictures of a run that was kept", .options = plot_options, .min_args = 2, .max_args = 2, .run = run_plot },
+	{ .name = "advise", .help = "measure this host shortly, and recommend an interval for a target", .options = advise_options, .run = run_advise },
 	{ .name = "idle", .help = "processor time for a guest that writes nothing", .options = idle_options, .run = run_idle },
 	{ .name = "memory", .help = "memory of both sides under a guest that writes as fast as it can", .options = memory_options, .run = run_memory },
 	{ 0 },
@@ -95,7 +113,8 @@ static const struct cli_command commands[] = {
 static const struct cli_program program = {
 	.name = "ftbench",
 	.help = "Measures what protecting a simulated guest costs on this host, beside what the host could do at best.",
-	.more = "Exit status: 0 done, of compare: nothing worse; 1 of compare: something worse; 2 usage; 3 a "
+	.more = "Exit status: 0 done, of compare: nothing worse; 1 of compare: something worse, of advise: the target "
+		"cannot be met; 2 usage; 3 a "
 		"measurement failed.",
 	.commands = commands,
 };
@@ -125,6 +144,7 @@ int main(int argc, char **argv)
 		.repeat = 3,
 		.seconds = 2,
 		.threshold = 5,
+		.pages_per_second = 10000,
 	};
 	char **words = calloc((size_t)argc + 2, sizeof(*words));
 	int n = 0;

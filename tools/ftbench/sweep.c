@@ -172,7 +172,8 @@ int save_run(const struct args *a, const struct run *r)
 {
 	struct ft_error err = { 0 };
 
-	if ((a->json && run_save_json(r, a->json, &err)) || (a->csv && run_save_csv(r, a->csv, &err))) {
+	if ((a->json && run_save_json(r, a->json, &err)) || (a->csv && run_save_csv(r, a->csv, &err)) ||
+	    (a->plot && plot_run(r, a->plot, a->quiet, &err))) {
 		cli_error("%s", err.msg);
 		return BENCH_FAILED;
 	}
