@@ -109,14 +109,52 @@ static bool send_due(struct sim *s, struct runner *r)
 	return true;
 }
 
+/* A turn of computation that the compiler can neither leave out nor make shorter. */
+static uint64_t work_turns(uint64_t x, uint64_t turns)
+{
+	for (uint64_t i = 0; i < turns; i++)
+		x = mix64(x + i);
+	return x;
+}
+
+uint64_t sim_work_rate(void)
+{
+	uint64_t x = clock_ns(), best = UINT64_MAX;
+	const uint64_t turns = 100000;
+
+	for (unsigned i = 0; i < 50; i++) {
+		uint64_t t = clock_ns();
+
+		x = work_turns(x, turns);
+		t = clock_ns() - t;
+		best = t < best ? t : best;
+	}
+	return (uint64_t)((double)turns * (double)NS_PER_S / (double)(best | (x == 0)));
+}
+
+/* What is left of the work behind the last step; false: the guest is to halt, the rest is done later. */
+static bool do_work(struct sim *s, struct runner *r)
+{
+	while (r->work_left) {
+		uint64_t n = r->work_left < 256 ? r->work_left : 256;
+
+		if (atomic_load_explicit(&s->halt, memory_order_acquire))
+			return false;
+		r->work = work_turns(r->work, n);
+		r->work_left -= n;
+	}
+	return true;
+}
+
 /* Steps until @nr are done, the guest is to halt, or the output is full.  Without the lock. */
 static uint64_t run_burst(struct sim *s, struct runner *r, uint64_t nr, bool *blocked)
 {
 	uint64_t done = 0;
 
 	while (done < nr && !atomic_load_explicit(&s->halt, memory_order_acquire)) {
-		if (!send_due(s, r))
+		if (!do_work(s, r) || !send_due(s, r))
 			break;
+		r->work_left = s->cfg.work_per_step;
 		mark(s, guest_step(s->guest, r->cpu));
 		done++;
 		atomic_store_explicit(&r->steps, r->cpu->regs.steps, memory_order_relaxed);

@@ -43,6 +43,7 @@ struct sim_config {
 	enum sim_pattern pattern;
 	uint64_t seed;
 	uint64_t rate;		    /* pages a second of the whole guest; 0: as fast as it goes */
+	uint64_t work_per_step;	    /* turns of computation behind each step, so that a busy guest writes at some pace; see sim_work_rate() */
 	uint64_t pages_per_epoch;   /* if not 0: exactly that many steps from resume to pause, which waits for them */
 	uint64_t working_set_pages; /* the pages that are written, spread evenly over the span; 0: all of it */
 	uint64_t span_pages;	    /* of each vCPU's part of the memory, from its beginning; 0: all of it */
@@ -60,6 +61,9 @@ struct sim_config {
 
 /* sim_config_init - 16 MiB in one region, 2 vCPUs, mixed, 20,000 pages/s. */
 void sim_config_init(struct sim_config *cfg);
+
+/* sim_work_rate - turns of computation that one vCPU makes in a second on this machine, measured now (some ms). */
+uint64_t sim_work_rate(void);
 
 /* sim_create - memory and vCPUs, not running.  @standby: memory stays empty until a state is loaded. */
 FT_MUST int sim_create(struct sim **out, const struct sim_config *cfg, bool standby, struct ft_error *err);

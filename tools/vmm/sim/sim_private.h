@@ -20,6 +20,7 @@ struct runner { /* one vCPU's thread */
 	struct sim *sim;
 	struct guest_cpu *cpu; /* its own while it is in a burst, else guarded by sim->lock */
 	pthread_t thread;
+	uint64_t work, work_left; /* its own: of the computation behind each step */
 	_Atomic uint64_t steps; /* copy of cpu->regs.steps, for sim_steps() */
 	/* guarded by sim->lock */
 	bool blocked; /* a message does not fit into the output queue */
