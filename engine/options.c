@@ -28,7 +28,7 @@ enum setting {
 	NAME, PEER, LISTEN, IDENTITY, RECORD, RECORD_PAYLOAD, INTERVAL, LANES, HEARTBEAT, HEARTBEAT_MISSES,
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
-	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES, NR_SETTINGS
+	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES, CAPTURE, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -84,6 +84,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[RDMA_ACK_TIMEOUT] = UINT("rdma-ack-timeout", BOTH, 1, 31, "", "17",
 				  "n: after 4.096 us * 2^n without an answer a packet is sent again"),
 	[RDMA_RETRIES] = UINT("rdma-retries", BOTH, 1, 6, "", "6", "times that a packet is sent again before the peer is lost"),
+	[CAPTURE] = CHOICE("capture", PRIMARY, "copy|cow", "copy", "copy an epoch's pages in the pause, or each before the guest writes to it again"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -122,12 +123,14 @@ static const size_t field[NR_SETTINGS] = {
 	[RDMA_QUEUE_DEPTH] = FIELD(rdma_queue_depth),
 	[RDMA_ACK_TIMEOUT] = FIELD(rdma_ack_timeout),
 	[RDMA_RETRIES] = FIELD(rdma_retries),
+	[CAPTURE] = FIELD(capture),
 #undef FIELD
 };
 /* clang-format on */
 
 _Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_cap) == sizeof(uint32_t) &&
-		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t),
+		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t) &&
+		       sizeof(enum ft_capture) == sizeof(uint32_t),
 	       "a choice is kept as its number");
 
 const struct ft_option *ft_options(size_t *n)

@@ -13,6 +13,7 @@
 
 #include "bitmap.h"
 #include "capture.h"
+#include "cow.h"
 #include "link.h"
 #include "pool.h"
 #include "queue.h"
@@ -56,6 +57,7 @@ struct primary {
 	struct stage_queue to_ship;    /* ft-epoch puts, ft-ship gets (ft-epoch once ft-ship has ended) */
 	struct epoch_job job[EPOCH_JOBS];
 	struct work side_work;
+	struct cow *cow; /* NULL: pages are copied in the pause */
 
 	/* epoch thread only */
 	const struct region_table *regions; /* of this connection */
@@ -122,6 +124,9 @@ int epoch_run(struct primary *p);
 /* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free.  *@cut: false if the operator only
  * wants his stopped guest back. */
 int epoch_wait(struct primary *p, bool *cut);
+
+/* hook_end - the VMM need not tell its writes any more.  Guest running, or held. */
+void hook_end(struct primary *p);
 
 /* -- ship.c -- */
 void *ship_main(void *primary);

@@ -42,6 +42,7 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_DUPLICATES] = "duplicates",
 	[FT_COUNTER_REFUSALS] = "refusals",
 	[FT_COUNTER_SIDE_BYTES] = "side-bytes",
+	[FT_COUNTER_COW_FAULTS] = "cow-faults",
 };
 
 static const char *const phases[PHASE_COUNT] = {
