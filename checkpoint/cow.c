@@ -79,7 +79,8 @@ int cow_begin(struct cow *c, const struct region_table *regions)
 	uint64_t n = regions->nr_pages;
 
 	c->regions = regions;
-	if (FT_FAULT("cow/begin") || bitmap_create(&c->written, n) || bitmap_create(&c->set, n) || bitmap_create(&c->done, n)) {
+	if (FT_FAULT("cow/begin") || bitmap_create(&c->written, n) || bitmap_create(&c->set, n) ||
+	    bitmap_create(&c->done, n)) {
 		free_sets(c);
 		return -ENOMEM;
 	}

@@ -27,8 +27,8 @@ static struct point measure(const char *capture, uint64_t pages, uint64_t epochs
 	char settings[160];
 	struct pair p;
 
-	snprintf(settings, sizeof(settings), "capture=%s,interval=150,output-cut=off,pause-max=10000,staging-bytes=512M",
-		 capture);
+	snprintf(settings, sizeof(settings),
+		 "capture=%s,interval=150,output-cut=off,pause-max=10000,staging-bytes=512M", capture);
 	pair_options_init(&opt);
 	opt.primary = settings;
 	opt.sim.region_bytes[0] = UINT64_C(256) << 20;
