@@ -22,6 +22,7 @@
 #define STALL_SLICE_MS 5       /* how often a wait for staging memory looks whether the connection is still there */
 #define SYNC_PAGES_PER_MS 1000 /* a page is captured in about 1 us (docs/design: 0.6 to 1.2 us, scattered) */
 #define PROGRESS_MS 100
+#define COW_STEP 64 /* pages copied between two looks at what writers wait for */
 
 /* ---- VMM calls ---- */
 
@@ -109,19 +110,21 @@ static void give_up(struct primary *p, int r, const struct ft_error *err)
 		primary_lose(p, r == -ENOTCONN ? FTW_CODE_NONE : FTW_CODE_UNUSABLE, err);
 }
 
-static int stalled(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
+/* @what could not be finished, for want of slabs or in time. */
+static int stalled(struct primary *p, const struct ft_config *cfg, const char *what, struct ft_error *err)
 {
 	if (primary_lost(p) || session_stopping(p->s))
-		return ended(p, "a pause", err);
+		return ended(p, what, err);
 	p->drop = cfg->at_cap == FT_AT_CAP_DROP;
 	if (p->drop)
 		return err_set(
 			err, -ENOBUFS,
 			"protection dropped (at-cap): staging-bytes are used up and the secondary does not keep up");
-	return err_set(err, -ETIMEDOUT,
-		       "a pause would have lasted longer than %u ms (pause-max): staging-bytes are used up and the "
-		       "secondary does not keep up",
-		       cfg->pause_max_ms);
+	return err_set(
+		err, -ETIMEDOUT,
+		"%s would have lasted longer than %u ms (pause-max): staging-bytes are used up and the secondary "
+		"does not keep up",
+		what, cfg->pause_max_ms);
 }
 
 /* Copy what is dirty into slabs.  The set is empty afterwards. */
@@ -141,7 +144,7 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 			w = take_slab(p, deadline);
 		}
 		if (!w)
-			return stalled(p, cfg, err);
+			return stalled(p, cfg, "a pause", err);
 		w->slab->epoch = job->epoch;
 		w->slab->round = p->round;
 		if (capture_fill(w->slab, p->regions, p->dirty, &at) == 0) {
@@ -153,6 +156,104 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 	}
 	bitmap_clear(p->dirty);
 	return 0;
+}
+
+/* ---- copy on write ---- */
+
+static int hook_begin(struct primary *p, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+
+	if (!p->cow || atomic_load(&s->write_hooked))
+		return 0;
+	cow_on(p->cow);
+	atomic_store(&s->write_hooked, true);
+	return s->ops.write_hook(s->user, true, err);
+}
+
+void hook_end(struct primary *p)
+{
+	struct ft_session *s = p->s;
+	struct ft_error err = { 0 };
+
+	if (!p->cow)
+		return;
+	if (atomic_exchange(&s->write_hooked, false) && s->ops.write_hook(s->user, false, &err))
+		log_warn("primary", "%s: write hook: %s", s->name, err.msg);
+	cow_end(p->cow);
+}
+
+static struct work *work_of(struct primary *p, const struct slab *slab)
+{
+	return &p->slab_work[(size_t)(slab->memory - p->staging) / SLAB_BYTES];
+}
+
+/* A slab with something in it is told, an empty one is free again. */
+static void pass_on(struct primary *p, struct epoch_job *job, struct slab *slab)
+{
+	slab->epoch = job->epoch;
+	slab->round = p->round;
+	job->nr_pages += slab->nr;
+	queue_put(slab->nr ? &p->to_ship : &p->free_slabs, &work_of(p, slab)->node);
+}
+
+/* What writers have filled goes on its way, and they get a free slab, if there is one before @deadline. */
+static void serve_writers(struct primary *p, struct epoch_job *job, uint64_t deadline)
+{
+	struct work *w = cow_starved(p->cow) ? take_slab(p, deadline) : NULL;
+	struct slab *full = w ? cow_exchange(p->cow, w->slab) : NULL;
+
+	if (!full)
+		return;
+	cow_sort(p->cow, full);
+	pass_on(p, job, full);
+}
+
+/* All that is armed, while the guest runs; slabs go on their way as they fill. */
+static int copy_behind(struct primary *p, struct epoch_job *job, const struct ft_config *cfg, struct slab **own,
+		       uint64_t deadline)
+{
+	uint64_t at = 0;
+	bool more = true;
+
+	while (more) {
+		if (primary_lost(p) || session_stopping(p->s) || now_ns() >= deadline)
+			return -ETIMEDOUT;
+		serve_writers(p, job, now_ns());
+		if (!*own) {
+			struct work *w = take_slab(p, cfg->at_cap == FT_AT_CAP_DROP ? now_ns() : deadline);
+
+			if (!w)
+				return -ETIMEDOUT;
+			*own = w->slab;
+			w->slab->nr = 0;
+		}
+		more = cow_copy(p->cow, *own, &at, COW_STEP);
+		if ((*own)->nr == SLAB_PAGES) {
+			pass_on(p, job, *own);
+			*own = NULL;
+		}
+	}
+	return 0;
+}
+
+/* Nothing is armed afterwards, whatever came of it: a writer does not wait for a protection that ends. */
+static int finish_copy(struct primary *p, struct epoch_job *job, const struct ft_config *cfg, uint64_t resumed_ns,
+		       struct ft_error *err)
+{
+	struct slab *own = NULL, *theirs;
+	int r = copy_behind(p, job, cfg, &own, resumed_ns + cfg->pause_max_ms * NS_PER_MS);
+
+	cow_disarm(p->cow);
+	theirs = cow_exchange(p->cow, NULL);
+	if (theirs) {
+		cow_sort(p->cow, theirs);
+		pass_on(p, job, theirs);
+	}
+	if (own)
+		pass_on(p, job, own);
+	stats_count(&p->s->stats, FT_COUNTER_COW_FAULTS, cow_faults(p->cow));
+	return r ? stalled(p, cfg, "copying behind the guest", err) : 0;
 }
 
 /* ---- one epoch ---- */
@@ -191,8 +292,15 @@ static struct epoch_job *free_job(struct primary *p)
 	return job;
 }
 
+static void arm(struct primary *p, struct epoch_job *job)
+{
+	job->nr_pages = 0;
+	p->round++;
+	cow_arm(p->cow);
+}
+
 static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg,
-		  struct times *t, struct ft_error *err)
+		  struct times *t, bool *armed, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
 	int r = pause_guest(p, err);
@@ -200,11 +308,17 @@ static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch,
 	t->stopped = now_ns();
 	if (r)
 		return err_prefix(err, "pause");
-	r = collect(p, s->ops.collect_dirty, err);
+	*armed = p->cow && atomic_load(&s->write_hooked);
+	r = *armed ? 0 : collect(p, s->ops.collect_dirty, err);
 	t->collected = now_ns();
 	if (r)
 		return err_prefix(err, "collect");
-	r = capture(p, job, batch, cfg, t->start, err);
+	if (*armed)
+		arm(p, job);
+	else
+		r = capture(p, job, batch, cfg, t->start, err);
+	if (!r)
+		r = hook_begin(p, err);
 	t->captured = now_ns();
 	if (r)
 		return r;
@@ -235,13 +349,14 @@ int epoch_run(struct primary *p)
 	struct ft_error err = { 0 }, resume_err = { 0 };
 	struct times t = { .start = now_ns() };
 	struct ft_config cfg;
+	bool armed = false;
 	int r, resumed;
 
 	session_config(p->s, &cfg);
 	job->epoch = p->next_epoch;
 	job->cut_ns = t.start;
 	atomic_store(&p->pausing_ns, t.start);
-	r = freeze(p, job, &batch, &cfg, &t, &err);
+	r = freeze(p, job, &batch, &cfg, &t, &armed, &err);
 	atomic_store(&p->s->epoch_running,
 		     job->epoch + 1); /* before the guest runs: a checkpoint asked for from now on means the next */
 	resumed = resume_guest(p, &resume_err);
@@ -253,6 +368,10 @@ int epoch_run(struct primary *p)
 		err = resume_err;
 		err_prefix(&err, "resume");
 	}
+	if (armed && r)
+		cow_disarm(p->cow);
+	else if (armed)
+		r = finish_copy(p, job, &cfg, t.resumed, &err);
 	if (r) {
 		give_up(p, r, &err);
 		return r;
@@ -345,6 +464,8 @@ static int sync_begin(struct primary *p, struct ft_error *err)
 	if (r)
 		return err_prefix(err, "dirty tracking");
 	p->tracking = true;
+	if (p->cow && cow_begin(p->cow, p->regions))
+		return err_set(err, -ENOMEM, "no memory for capture by copy on write");
 	bitmap_clear(p->dirty);
 	if (s->ops.collect_present) {
 		r = collect(p, s->ops.collect_present, err);

@@ -29,7 +29,7 @@ enum setting {
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
-	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, NR_SETTINGS
+	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -92,6 +92,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[TARGET_OUTPUT_DELAY] = UINT("target-output-delay", PRIMARY | LIVE, 1, HOUR_MS, "ms", "50", "longest time that output should wait"),
 	[TARGET_SLOWDOWN] = UINT("target-slowdown", PRIMARY | LIVE, 1, 500, "", "50",
 				 "most of the guest's time that pauses should take, in tenths of a percent"),
+	[CAPTURE] = CHOICE("capture", PRIMARY, "copy|cow", "copy", "copy an epoch's pages in the pause, or each before the guest writes to it again"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -135,12 +136,14 @@ static const size_t field[NR_SETTINGS] = {
 	[INTERVAL_MAX] = FIELD(interval_max_ms),
 	[TARGET_OUTPUT_DELAY] = FIELD(target_output_delay_ms),
 	[TARGET_SLOWDOWN] = FIELD(target_slowdown),
+	[CAPTURE] = FIELD(capture),
 #undef FIELD
 };
 /* clang-format on */
 
 _Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_cap) == sizeof(uint32_t) &&
-		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t),
+		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t) &&
+		       sizeof(enum ft_capture) == sizeof(uint32_t),
 	       "a choice is kept as its number");
 _Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t), "a choice is kept as its number");
 

@@ -159,7 +159,7 @@ static struct limit dirty_limit(struct primary *p, const struct ft_config *cfg)
 {
 	struct limit l = { CONTROLLER_NO_LIMIT, END_CAP };
 
-	if (!p->s->ops.estimate_dirty)
+	if (!p->s->ops.estimate_dirty && !p->cow)
 		return l;
 	if (cfg->at_cap != FT_AT_CAP_SLOW)
 		tighten(&l, (uint64_t)queue_length(&p->free_slabs) * SLAB_PAGES * CAP_PERCENT / 100, END_CAP);
@@ -204,7 +204,7 @@ static bool outgrown_locked(struct primary *p, const struct ft_config *cfg, uint
 		return false;
 	}
 	pthread_mutex_unlock(&p->s->lock);
-	dirty = p->s->ops.estimate_dirty(p->s->user);
+	dirty = p->cow ? cow_written(p->cow) : p->s->ops.estimate_dirty(p->s->user);
 	pthread_mutex_lock(&p->s->lock);
 	if (dirty && dirty >= limit.pages) {
 		p->end = limit.end;

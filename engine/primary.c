@@ -87,6 +87,8 @@ int primary_start(struct ft_session *s, struct ft_error *err)
 		r = make_jobs(p, &s->cfg, err);
 	if (r)
 		return r;
+	if (s->cfg.capture == FT_CAPTURE_COW && cow_create(&p->cow))
+		return err_set(err, -ENOMEM, "no memory for capture by copy on write");
 	session_event(s, EV_START, NULL);
 	r = thread_start(&p->thread, "ft-epoch", epoch_main, p);
 	if (r) {
@@ -121,6 +123,7 @@ void primary_destroy(struct ft_session *s)
 		pool_free(p->pool, p->staging, p->staging_bytes);
 	pool_destroy(p->pool);
 	bitmap_destroy(p->dirty);
+	cow_destroy(p->cow);
 	queue_fini(&p->free_slabs);
 	queue_fini(&p->to_ship);
 	free(p->slab);
@@ -187,6 +190,15 @@ void primary_wait_regions(struct ft_session *s)
 	while (p->regions_used && p->regions_used != p->regions_wanted)
 		cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
 	pthread_mutex_unlock(&s->lock);
+}
+
+/* ---- the guest's writers ---- */
+
+void ft_session_write_begin(struct ft_session *s, uint32_t region, uint64_t first, uint64_t nr)
+{
+	/* what orders it before the guest's next step is the VMM's own resume */
+	if (atomic_load_explicit(&s->write_hooked, memory_order_relaxed))
+		cow_write(s->primary->cow, region, first, nr);
 }
 
 /* ---- the operator's calls ---- */

@@ -14,6 +14,7 @@
 #include "bitmap.h"
 #include "capture.h"
 #include "controller.h"
+#include "cow.h"
 #include "link.h"
 #include "pool.h"
 #include "queue.h"
@@ -58,6 +59,7 @@ struct primary {
 	struct stage_queue to_ship;    /* ft-epoch puts, ft-ship gets (ft-epoch once ft-ship has ended) */
 	struct epoch_job job[EPOCH_JOBS];
 	struct work side_work;
+	struct cow *cow; /* NULL: pages are copied in the pause */
 
 	/* epoch thread only */
 	const struct region_table *regions; /* of this connection */
@@ -144,6 +146,9 @@ void pace_after(struct primary *p, uint64_t paused_ns, uint64_t resumed_ns, uint
 /* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free.  *@cut: false if the operator only
  * wants his stopped guest back. */
 int epoch_wait(struct primary *p, bool *cut);
+
+/* hook_end - the VMM need not tell its writes any more.  Guest running, or held. */
+void hook_end(struct primary *p);
 
 /* -- ship.c -- */
 void *ship_main(void *primary);

@@ -291,6 +291,7 @@ static void serve(struct primary *p)
 	} else {
 		epochs(p);
 	}
+	hook_end(p);
 	if (session_stopping(s))
 		say_goodbye(p);
 	if (shipping)

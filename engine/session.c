@@ -169,7 +169,7 @@ int ft_state_write(struct ft_state_sink *sink, const void *buf, size_t len)
 
 /* ---- open and close ---- */
 
-static int check_ops(enum ft_role role, const struct ft_vmm_ops *ops, struct ft_error *err)
+static int check_ops(enum ft_role role, enum ft_capture capture, const struct ft_vmm_ops *ops, struct ft_error *err)
 {
 	if (role == FT_ROLE_PRIMARY &&
 	    !(ops->track_start && ops->collect_dirty && ops->pause && ops->save_state && ops->resume))
@@ -177,6 +177,9 @@ static int check_ops(enum ft_role role, const struct ft_vmm_ops *ops, struct ft_
 			       "a primary needs track_start, collect_dirty, pause, save_state and resume");
 	if (role == FT_ROLE_PRIMARY && !ops->side_read != !ops->side_left)
 		return err_set(err, -EINVAL, "a primary's side stream needs side_read and side_left");
+	if (role == FT_ROLE_PRIMARY && capture == FT_CAPTURE_COW && !ops->write_hook)
+		return err_set(err, -ENOTSUP,
+			       "capture: copy on write needs a VMM that tells its writes beforehand (write_hook)");
 	if (role == FT_ROLE_SECONDARY && !(ops->load_state && ops->activate))
 		return err_set(err, -EINVAL, "a secondary needs load_state and activate");
 	if (role == FT_ROLE_SECONDARY &&
@@ -194,7 +197,7 @@ static int copy_ops(struct ft_session *s, const struct ft_vmm_ops *ops, struct f
 		return err_set(err, -EINVAL, "ops.struct_size is %zu; set it to sizeof(struct ft_vmm_ops)",
 			       ops->struct_size);
 	memcpy(&s->ops, ops, n);
-	return check_ops(s->role, &s->ops, err);
+	return check_ops(s->role, s->cfg.capture, &s->ops, err);
 }
 
 static char *keep(const char *text)

@@ -46,6 +46,7 @@ struct ft_session {
 	_Atomic uint32_t sync_round;
 	_Atomic uint64_t sync_done, sync_total;
 	atomic_bool guest_paused;
+	atomic_bool write_hooked; /* the VMM has been told to call ft_session_write_begin() */
 	struct stats stats;
 
 	struct primary *primary; /* by role */

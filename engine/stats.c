@@ -44,6 +44,7 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_SIDE_BYTES] = "side-bytes",
 	[FT_COUNTER_WATERMARK_CUTS] = "watermark-cuts",
 	[FT_COUNTER_CAP_DROPS] = "cap-drops",
+	[FT_COUNTER_COW_FAULTS] = "cow-faults",
 };
 
 static const char *const phases[PHASE_COUNT] = {

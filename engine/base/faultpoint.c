@@ -25,6 +25,8 @@ static const char *const names[] = {
 	"control/receive",
 	"control/send",
 	"control/socket",
+	"cow/begin",
+	"cow/create",
 	"fault/create",
 	"fault/eventfd",
 	"fault/listener",

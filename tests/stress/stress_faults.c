@@ -309,6 +309,7 @@ static void step_primary(struct world *w)
 		      "interval=4,heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M,staging-bytes=16M,suspect=300,"
 		      "reconnect=10,connect-timeout=500,commit-timeout=2000");
 	cfg.on_loss = FT_ON_LOSS_HOLD;
+	cfg.capture = w->fault->way == WAY_LOOPBACK ? FT_CAPTURE_COW : FT_CAPTURE_COPY;
 	cfg.identity = sim_identity(w->primary_sim);
 	cfg.peer = w->where;
 	cfg.record = w->recording[0];

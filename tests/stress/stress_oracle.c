@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* stress_oracle.c - the standby image is what the primary was at the border of the epoch it was told, octet by octet.
  *
- *   bite    a guest whose dirty tracking loses pages must be found out: else the comparison proves nothing
+ *   bite    a guest whose dirty tracking loses pages, or with capture=cow does not tell each write, must be found out: else the comparison
+ *           proves nothing
  *   plain   epochs of guests drawn by the seed (pattern, sizes, regions, vCPUs, state, lanes) over tcp; every applied epoch is
  *           compared; each guest ends in a failover, from which it goes on exactly
  *   faults  the same over a transport that misbehaves, with its reconnects
@@ -101,6 +102,11 @@ static void end_in_failover(struct pair *p)
 	pair_check_promoted(p, &res);
 }
 
+static bool by_cow(void)
+{
+	return args.settings && strstr(args.settings, "capture=cow");
+}
+
 static void must_bite(void)
 {
 	struct pair_options opt;
@@ -113,9 +119,12 @@ static void must_bite(void)
 	pair_wait_protected(&p);
 	pair_wait_applied(&p, 5);
 	pair_check_compared(&p);
-	sim_lose_dirty(p.primary_sim, 20);
+	if (by_cow()) /* its dirty pages are those that were told before they were written */
+		sim_skip_hook(p.primary_sim, 20);
+	else
+		sim_lose_dirty(p.primary_sim, 20);
 	pair_wait_applied(&p, 200);
-	CHECK(sim_lost_dirty(p.primary_sim) > 0, "no dirty page was lost, so nothing was tried");
+	CHECK(by_cow() || sim_lost_dirty(p.primary_sim) > 0, "no dirty page was lost, so nothing was tried");
 	CHECK(atomic_load(&p.differs), "the oracle did not notice %" PRIu64 " lost dirty pages",
 	      sim_lost_dirty(p.primary_sim));
 	printf("bite: noticed: %s\n", p.difference.msg);

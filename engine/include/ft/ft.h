@@ -201,6 +201,12 @@ struct ft_vmm_ops {
 	/* [receive] All of @epoch is here; when this returns 0 it is acknowledged, and a failover from now on must find
 	 * it.  Bounded. */
 	int (*side_commit)(void *user, uint64_t epoch, struct ft_error *err);
+
+	/* [epoch] Optional, primary; "capture" cow needs it.  @on: with the guest paused, from its next step on until the same op says
+	 * otherwise, ft_session_write_begin() is called before every write to guest memory, by vCPUs and devices alike; a VMM with
+	 * writes that it does not see (DMA of a device passed through) leaves this op out.  A pause must not end between such a call
+	 * and its write.  Not @on: with the guest running; when it returns nobody is inside of ft_session_write_begin() for this session.  Bounded. */
+	int (*write_hook)(void *user, bool on, struct ft_error *err);
 };
 
 /* ---- configuration ----------------------------------------------------------------------------- */
@@ -220,6 +226,12 @@ enum ft_interval_mode {
 	FT_INTERVAL_FIXED = 0,	  /* "interval" */
 	FT_INTERVAL_OUTPUT_DELAY, /* as long as output then waits no longer than "target-output-delay" */
 	FT_INTERVAL_SLOWDOWN,	  /* as short as pauses then take no more of the guest's time than "target-slowdown" */
+};
+
+/* How an epoch's pages are made safe. */
+enum ft_capture {
+	FT_CAPTURE_COPY = 0, /* copied while the guest is paused */
+	FT_CAPTURE_COW,	     /* copied when it runs again, each before the guest writes to it; needs write_hook */
 };
 
 /* How a secondary's memory is registered with its rdma device. */
@@ -277,6 +289,7 @@ struct ft_config {
 	uint32_t interval_min_ms, interval_max_ms;
 	uint32_t target_output_delay_ms;
 	uint32_t target_slowdown; /* tenths of a percent */
+	enum ft_capture capture;     /* primary */
 };
 
 /* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
@@ -360,6 +373,11 @@ FT_API void ft_session_cut(struct ft_session *s);
  * "output-wait" after the first such call, but not before "output-gap" is over since the last end of that kind; so an idle guest's answer
  * waits for one pause and one round trip, and not for the interval.  Any thread, also from a callback; cheap when repeated. */
 FT_API void ft_session_output(struct ft_session *s);
+
+/* ft_session_write_begin - primary: the caller will write to pages [@first, @first + @nr) of region @region, see write_hook.  [threads that write
+ * guest memory]; never while the guest is paused.  While nothing is captured by copy on write it costs one load.  It may copy pages, and may
+ * wait for staging memory: until ft-ship has sent some, the connection ends, or "pause-max" is over since the guest was resumed. */
+FT_API void ft_session_write_begin(struct ft_session *s, uint32_t region, uint64_t first, uint64_t nr);
 
 /* ft_session_set - change a setting marked FT_OPT_LIVE.  -EPERM: not changeable while running. */
 FT_API FT_MUST int ft_session_set(struct ft_session *s, const char *name, const char *value, struct ft_error *err);
@@ -484,6 +502,7 @@ enum ft_counter {
 	FT_COUNTER_SIDE_BYTES,	   /* of the side stream: sent, or taken */
 	FT_COUNTER_WATERMARK_CUTS, /* epochs cut early at the dirty pages that the controller allows */
 	FT_COUNTER_CAP_DROPS,	   /* protections ended at the staging cap */
+	FT_COUNTER_COW_FAULTS,	   /* pages that the guest's writers copied before they wrote */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);

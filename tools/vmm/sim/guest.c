@@ -251,6 +251,8 @@ struct guest_page guest_step(struct guest *g, struct guest_cpu *cpu)
 	struct guest_page page = guest_locate(g, cpu->first + i * cpu->spacing);
 	guest_word *w = words_of(g, page);
 
+	if (g->before_write)
+		g->before_write(g->user, page.region, page.index);
 	cpu->regs.acc = mix64(cpu->regs.acc ^ read_word(w) ^ draw);
 	write_page(g, cpu, pattern, i, w, mix64(draw));
 	cpu->regs.steps++;

@@ -30,6 +30,8 @@ struct guest {
 	uint8_t *region[SIM_REGIONS_MAX];
 	uint64_t region_first[SIM_REGIONS_MAX + 1]; /* number of its first page; the last entry is the number of all pages */
 	struct guest_cpu cpu[SIM_CPUS_MAX];
+	void (*before_write)(void *user, uint32_t region, uint64_t index); /* NULL: nobody wants to know */
+	void *user;
 };
 
 struct guest_page {

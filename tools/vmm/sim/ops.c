@@ -164,6 +164,23 @@ static int op_resume(void *user, struct ft_error *err)
 	return ret;
 }
 
+static int op_write_hook(void *user, bool on, struct ft_error *err)
+{
+	struct sim *s = user;
+	int ret = 0;
+
+	pthread_mutex_lock(&s->session_lock);
+	atomic_store(&s->hook, on ? s->session : NULL);
+	if (on && !s->session)
+		ret = say(err, -ENODEV, "sim: no session to tell writes to");
+	pthread_mutex_unlock(&s->session_lock);
+	if (!on) { /* nobody is left inside */
+		sim_stop(s);
+		sim_continue(s);
+	}
+	return ret;
+}
+
 /* ---- device state: head, registers, then a filler that depends on the epoch and is checked as well ---- */
 
 static uint64_t sum_words(const void *buf, size_t len)
@@ -373,7 +390,7 @@ static void op_on_event(void *user, const struct ft_event *event)
 	.collect_present = op_collect_present, .collect_dirty = op_collect_dirty, .estimate_dirty = op_estimate_dirty, \
 	.pause = op_pause, .save_state = op_save_state, .resume = op_resume, .output_cut = op_output_cut,              \
 	.output_release = op_output_release, .output_drop = op_output_drop, .load_state = op_load_state,               \
-	.activate = op_activate, .on_event = op_on_event
+	.activate = op_activate, .on_event = op_on_event, .write_hook = op_write_hook
 
 static const struct ft_vmm_ops ops = { OPS };
 static const struct ft_vmm_ops ops_with_side = {

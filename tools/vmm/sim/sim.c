@@ -87,6 +87,18 @@ static void mark(struct sim *s, struct guest_page p)
 	track_mark(s->dirty, page);
 }
 
+/* The write hook, on the vCPU's thread. */
+static void before_write(void *user, uint32_t region, uint64_t index)
+{
+	struct sim *s = user;
+	struct ft_session *session = atomic_load_explicit(&s->hook, memory_order_acquire);
+	uint64_t every = atomic_load_explicit(&s->skip_every, memory_order_relaxed);
+
+	if (!session || (every && atomic_fetch_add(&s->writes_told, 1) % every == 0))
+		return;
+	ft_session_write_begin(session, region, index, 1);
+}
+
 static void want_cut(struct sim *s)
 {
 	pthread_mutex_lock(&s->session_lock);
@@ -360,6 +372,8 @@ static int make_parts(struct sim *s, bool standby, struct ft_error *err)
 
 	if (ret)
 		return ret;
+	s->guest->before_write = before_write;
+	s->guest->user = s;
 	s->cut = calloc(SIM_CUTS, sizeof(*s->cut));
 	if (!s->cut || make_tracking(s) || sim_client_create(&s->client))
 		return say(err, -ENOMEM, "no memory");
@@ -624,6 +638,11 @@ void sim_set_state_bytes(struct sim *s, uint64_t bytes)
 void sim_lose_dirty(struct sim *s, uint64_t every)
 {
 	atomic_store(&s->lose_every, every);
+}
+
+void sim_skip_hook(struct sim *s, uint64_t every)
+{
+	atomic_store(&s->skip_every, every);
 }
 
 uint64_t sim_lost_dirty(struct sim *s)

@@ -111,6 +111,8 @@ void sim_set_state_bytes(struct sim *s, uint64_t bytes);
 /* sim_lose_dirty - dirty tracking forgets one page in @every; 0: none.  Proves that the oracle bites. */
 void sim_lose_dirty(struct sim *s, uint64_t every);
 uint64_t sim_lost_dirty(struct sim *s);
+/* sim_skip_hook - one write in @every is not told beforehand; 0: none. */
+void sim_skip_hook(struct sim *s, uint64_t every);
 
 /* -- oracle: what the memory must hold -- */
 struct sim_oracle;

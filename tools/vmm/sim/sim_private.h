@@ -69,6 +69,9 @@ struct sim {
 	_Atomic bool client_blocked;
 	_Atomic uint64_t state_bytes, lose_every, lost;
 
+	_Atomic(struct ft_session *) hook; /* to be told of writes beforehand; NULL: nobody */
+	_Atomic uint64_t skip_every, writes_told;
+
 	uint64_t reported; /* epoch thread */
 	bool present_all, has_loaded; /* set by load_state, before the guest runs */
 	uint64_t loaded_serial;
