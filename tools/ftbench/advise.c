@@ -13,13 +13,16 @@
 #include "cli.h"
 #include "human.h"
 
-static const uint32_t intervals[] = { 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40, 50, 60, 80, 100, 125, 150, 200, 250, 300, 400, 500, 700, 1000 };
+static const uint32_t intervals[] = { 1,  2,  3,  4,   5,   6,   8,   10,  12,  15,  20,  25,  30,  40,
+				      50, 60, 80, 100, 125, 150, 200, 250, 300, 400, 500, 700, 1000 };
 #define NR_INTERVALS (sizeof(intervals) / sizeof(intervals[0]))
 
-bool advise_predict(const struct host_model *m, double pages_per_second, uint32_t interval_ms, double *delay_ms, double *slowdown_pct)
+bool advise_predict(const struct host_model *m, double pages_per_second, uint32_t interval_ms, double *delay_ms,
+		    double *slowdown_pct)
 {
 	double pages = pages_per_second * interval_ms / 1e3;
-	double pause_ms = (m->pause0_ns + pages * m->pause_page_ns) / 1e6, safe_ms = (m->safe0_ns + pages * m->safe_page_ns) / 1e6;
+	double pause_ms = (m->pause0_ns + pages * m->pause_page_ns) / 1e6,
+	       safe_ms = (m->safe0_ns + pages * m->safe_page_ns) / 1e6;
 
 	*delay_ms = interval_ms + pause_ms + safe_ms;
 	*slowdown_pct = pause_ms / (interval_ms + pause_ms) * 100;
@@ -46,18 +49,22 @@ static void say_why(struct advice *a, const struct target *t)
 		snprintf(slow, sizeof(slow), "a slow-down of at most %.3g %%", t->max_slowdown_pct);
 	if (none)
 		snprintf(a->why, sizeof(a->why),
-			 "%.0f pages a second are more than this host and link carry at any interval up to %u ms: the guest would be slowed to their pace.",
+			 "%.0f pages a second are more than this host and link carry at any interval up to %u ms: the "
+			 "guest would be slowed to their pace.",
 			 t->pages_per_second, intervals[NR_INTERVALS - 1]);
 	else if (!a->is_met)
 		snprintf(a->why, sizeof(a->why),
-			 "%s%s%s cannot be had here with %.0f pages a second.  What could be: a delay of at most %.3g ms, at %u ms; or a slow-down of %.2g %%, at %u ms.",
-			 delay, delay[0] && slow[0] ? " together with " : "", slow, t->pages_per_second, a->best_delay_ms, a->best_delay_interval_ms,
-			 a->best_slowdown_pct, a->best_slowdown_interval_ms);
+			 "%s%s%s cannot be had here with %.0f pages a second.  What could be: a delay of at most %.3g "
+			 "ms, at %u ms; or a slow-down of %.2g %%, at %u ms.",
+			 delay, delay[0] && slow[0] ? " together with " : "", slow, t->pages_per_second,
+			 a->best_delay_ms, a->best_delay_interval_ms, a->best_slowdown_pct,
+			 a->best_slowdown_interval_ms);
 	else
 		snprintf(a->why, sizeof(a->why),
-			 "%u ms is the %s interval with %s%s%s: some %.0f pages are dirty in it, output waits %.3g ms at most, and the guest loses %.2g %% to pauses.",
-			 a->interval_ms, delay[0] ? "longest" : "shortest", delay, delay[0] && slow[0] ? " and " : "", slow, a->pages, a->delay_ms,
-			 a->slowdown_pct);
+			 "%u ms is the %s interval with %s%s%s: some %.0f pages are dirty in it, output waits %.3g ms "
+			 "at most, and the guest loses %.2g %% to pauses.",
+			 a->interval_ms, delay[0] ? "longest" : "shortest", delay, delay[0] && slow[0] ? " and " : "",
+			 slow, a->pages, a->delay_ms, a->slowdown_pct);
 }
 
 /* The longest interval that keeps the delay, as it costs least; the shortest one if only the slow-down is bounded. */
@@ -103,12 +110,14 @@ static void fit(const struct run *r, enum figure f, double *fixed_ns, double *pa
 
 static json_t *advice_to_json(const struct advice *a, const struct host_model *m)
 {
-	json_t *j = json_pack("{s:b,s:s,s:{s:f,s:f,s:f,s:f}}", "met", a->is_met, "why", a->why, "host", "pause-ns", m->pause0_ns, "pause-page-ns",
-			      m->pause_page_ns, "safe-ns", m->safe0_ns, "safe-page-ns", m->safe_page_ns);
+	json_t *j = json_pack("{s:b,s:s,s:{s:f,s:f,s:f,s:f}}", "met", a->is_met, "why", a->why, "host", "pause-ns",
+			      m->pause0_ns, "pause-page-ns", m->pause_page_ns, "safe-ns", m->safe0_ns, "safe-page-ns",
+			      m->safe_page_ns);
 
 	if (a->is_met)
-		json_object_set_new(j, "settings", json_pack("{s:I,s:I}", "interval", (json_int_t)a->interval_ms, "staging-bytes",
-							     (json_int_t)a->staging_bytes));
+		json_object_set_new(j, "settings",
+				    json_pack("{s:I,s:I}", "interval", (json_int_t)a->interval_ms, "staging-bytes",
+					      (json_int_t)a->staging_bytes));
 	return j;
 }
 
@@ -117,10 +126,11 @@ static void print_advice(const struct advice *a, const struct host_model *m)
 	char p0[HUMAN_MAX], p[HUMAN_MAX], s0[HUMAN_MAX], s[HUMAN_MAX];
 
 	printf("measured here: a pause takes %s and %s a page, safe on the secondary after %s and %s a page\n%s\n",
-	       human_ns(p0, (uint64_t)m->pause0_ns), human_ns(p, (uint64_t)m->pause_page_ns), human_ns(s0, (uint64_t)m->safe0_ns),
-	       human_ns(s, (uint64_t)m->safe_page_ns), a->why);
+	       human_ns(p0, (uint64_t)m->pause0_ns), human_ns(p, (uint64_t)m->pause_page_ns),
+	       human_ns(s0, (uint64_t)m->safe0_ns), human_ns(s, (uint64_t)m->safe_page_ns), a->why);
 	if (a->is_met)
-		printf("\n    --interval %u --staging-bytes %lluM\n\nWith output-cut on (the default) an idle guest's answers wait less, for more checkpoints.\n",
+		printf("\n    --interval %u --staging-bytes %lluM\n\nWith output-cut on (the default) an idle guest's "
+		       "answers wait less, for more checkpoints.\n",
 		       a->interval_ms, (unsigned long long)(a->staging_bytes >> 20));
 }
 
@@ -158,7 +168,8 @@ int run_advise(void *user, int argc, char **argv)
 	a = advise_decide(&m, &t);
 	if (args->json) {
 		json_t *j = advice_to_json(&a, &m);
-		bool bad = strcmp(args->json, "-") ? json_dump_file(j, args->json, JSON_INDENT(1)) : json_dumpf(j, stdout, JSON_INDENT(1));
+		bool bad = strcmp(args->json, "-") ? json_dump_file(j, args->json, JSON_INDENT(1))
+						   : json_dumpf(j, stdout, JSON_INDENT(1));
 
 		json_decref(j);
 		if (bad) {

@@ -24,10 +24,10 @@ static const struct {
 	const char *name, *title, *x, *y, *more;
 	enum figure f;
 } pictures[NR_PICTURES] = {
-	[SLOWDOWN] = { "slowdown", "Slow-down of the guest", "checkpoint interval, ms", "work not done, % of the guest alone", "set yrange [0:*]",
-		       FIG_SLOWDOWN },
-	[DELAY] = { "delay", "Output delay (median)", "checkpoint interval, ms", "sent by the guest to seen by the client, ms", "set logscale y",
-		    FIG_DELAY_P50 },
+	[SLOWDOWN] = { "slowdown", "Slow-down of the guest", "checkpoint interval, ms",
+		       "work not done, % of the guest alone", "set yrange [0:*]", FIG_SLOWDOWN },
+	[DELAY] = { "delay", "Output delay (median)", "checkpoint interval, ms",
+		    "sent by the guest to seen by the client, ms", "set logscale y", FIG_DELAY_P50 },
 	[PAUSE] = { "pause", "Pause (median)", "dirty pages of an epoch", "us", "set logscale y", FIG_PAUSE_P50 },
 };
 
@@ -75,11 +75,13 @@ static void title_of(enum picture k, const struct entry *e, char *buf, size_t si
 	if (k == PAUSE)
 		snprintf(buf, size, "%s%s%s", e->pattern, e->set[0] ? ", " : "", e->set);
 	else
-		snprintf(buf, size, "%" PRIu64 " pages an interval, %s%s%s", e->pages, e->pattern, e->set[0] ? ", " : "", e->set);
+		snprintf(buf, size, "%" PRIu64 " pages an interval, %s%s%s", e->pages, e->pattern,
+			 e->set[0] ? ", " : "", e->set);
 }
 
 /* The points of the line that @e begins, by x: x, median, low, high. */
-static void write_block(FILE *f, enum picture k, const struct run *r, const struct entry *e, enum figure fig, unsigned number)
+static void write_block(FILE *f, enum picture k, const struct run *r, const struct entry *e, enum figure fig,
+			unsigned number)
 {
 	double(*row)[4] = calloc(r->n, sizeof(*row));
 	unsigned n = 0;
@@ -143,29 +145,35 @@ static void write_script(FILE *f, enum picture k, const struct run *r)
 	for (unsigned i = 0; i < r->n && n < LINES_MAX; i++)
 		if (begins_line(k, r, i, middle))
 			line[n++] = &r->entry[i];
-	fprintf(f, "# gnuplot THIS draws %s.svg and %s.png.  Median, with the spread of the repeats.\n", pictures[k].name, pictures[k].name);
+	fprintf(f, "# gnuplot THIS draws %s.svg and %s.png.  Median, with the spread of the repeats.\n",
+		pictures[k].name, pictures[k].name);
 	for (unsigned i = 0; i < n; i++)
 		write_block(f, k, r, line[i], pictures[k].f, i);
 	if (k == PAUSE && n)
 		write_block(f, k, r, line[0], FIG_MEMCPY, n);
 	fprintf(f,
-		"set title '%s, %s'\nset xlabel '%s'\nset ylabel '%s'\nset logscale x\n%s\nset key below Left reverse\n"
+		"set title '%s, %s'\nset xlabel '%s'\nset ylabel '%s'\nset logscale x\n%s\nset key above Left reverse\n"
 		"set grid xtics ytics lt 1 lw 1 lc rgb '#dddddd'\nset border 3\nset tics nomirror\n",
 		pictures[k].title, r->entry[0].transport, pictures[k].x, pictures[k].y, pictures[k].more);
 	write_x_axis(f, k, r);
 	if (k == PAUSE)
 		fprintf(f, "set title '%s at %u ms, %s'\n", pictures[k].title, middle, r->entry[0].transport);
 	for (int png = 0; png < 2; png++) {
-		fprintf(f, "set terminal %s\nset output '%s.%s'\nplot ", png ? "pngcairo size 900,560 font 'sans,11'" : "svg size 900,560 dynamic font 'sans,12'",
+		fprintf(f, "set terminal %s\nset output '%s.%s'\nplot ",
+			png ? "pngcairo size 900,560 font 'sans,11'" : "svg size 900,560 dynamic font 'sans,12'",
 			pictures[k].name, png ? "png" : "svg");
 		for (unsigned i = 0; i < n; i++) {
 			title_of(k, line[i], title, sizeof(title));
-			fprintf(f, "%s$line%u using 1:2:3:4 with yerrorlines lw 2 pt 7 ps 0.7 lc %u title '%s'", i ? ", " : "", i, i + 1, title);
+			fprintf(f, "%s$line%u using 1:2:3:4 with yerrorlines lw 2 pt 7 ps 0.7 lc %u title '%s'",
+				i ? ", " : "", i, i + 1, title);
 		}
 		if (k == DELAY)
 			fprintf(f, ", x/2 with lines dt 2 lc rgb '#888888' title 'half of the interval'");
 		if (k == PAUSE)
-			fprintf(f, ", $line%u using 1:2 with lines dt 2 lw 2 lc rgb '#888888' title 'plain copy of the pages'", n);
+			fprintf(f,
+				", $line%u using 1:2 with lines dt 2 lw 2 lc rgb '#888888' title 'plain copy of the "
+				"pages'",
+				n);
 		fputc('\n', f);
 	}
 }
@@ -206,7 +214,9 @@ int plot_run(const struct run *r, const char *dir, bool quiet, struct ft_error *
 		ret = run_gnuplot(dir, script);
 		if (ret == 127) {
 			if (!quiet && k == NR_PICTURES - 1)
-				fprintf(stderr, "ftbench: gnuplot is not installed: %s has the scripts, and no pictures\n", dir);
+				fprintf(stderr,
+					"ftbench: gnuplot is not installed: %s has the scripts, and no pictures\n",
+					dir);
 		} else if (ret) {
 			return say(err, -EIO, "gnuplot could not draw %s", path);
 		}
