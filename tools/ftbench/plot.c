@@ -152,7 +152,7 @@ static void write_script(FILE *f, enum picture k, const struct run *r)
 	if (k == PAUSE && n)
 		write_block(f, k, r, line[0], FIG_MEMCPY, n);
 	fprintf(f,
-		"set title '%s, %s'\nset xlabel '%s'\nset ylabel '%s'\nset logscale x\n%s\nset key below Left reverse\n"
+		"set title '%s, %s'\nset xlabel '%s'\nset ylabel '%s'\nset logscale x\n%s\nset key above Left reverse\n"
 		"set grid xtics ytics lt 1 lw 1 lc rgb '#dddddd'\nset border 3\nset tics nomirror\n",
 		pictures[k].title, r->entry[0].transport, pictures[k].x, pictures[k].y, pictures[k].more);
 	write_x_axis(f, k, r);
