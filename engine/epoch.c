@@ -362,6 +362,10 @@ int epoch_run(struct primary *p)
 	resumed = resume_guest(p, &resume_err);
 	t.resumed = now_ns();
 	atomic_store(&p->pausing_ns, 0);
+	for (struct work *w = batch.first; w; w = w->slab->owner_link)
+		ahead_learn(p, w->slab);
+	ahead_epoch_over(p);
+	job->round = p->round;
 	batch_ship(p, &batch);
 	if (!r && resumed) {
 		r = resumed;

@@ -200,6 +200,8 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	if (!r)
 		r = fit_dirty(p, err);
 	if (!r)
+		r = ahead_begin(p, &cfg, err);
+	if (!r)
 		r = send_hello(p, l, &cfg, deadline, err);
 	if (!r)
 		r = send_regions(p, l, deadline, err);

@@ -29,7 +29,7 @@ enum setting {
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
-	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, NR_SETTINGS
+	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -93,6 +93,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[TARGET_SLOWDOWN] = UINT("target-slowdown", PRIMARY | LIVE, 1, 500, "", "50",
 				 "most of the guest's time that pauses should take, in tenths of a percent"),
 	[CAPTURE] = CHOICE("capture", PRIMARY, "copy|cow", "copy", "copy an epoch's pages in the pause, or each before the guest writes to it again"),
+	[SEND_AHEAD] = UINT("send-ahead", PRIMARY, 0, 64, "", "0", "how often in an epoch its dirty pages are sent while it runs; 0: never"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -137,6 +138,7 @@ static const size_t field[NR_SETTINGS] = {
 	[TARGET_OUTPUT_DELAY] = FIELD(target_output_delay_ms),
 	[TARGET_SLOWDOWN] = FIELD(target_slowdown),
 	[CAPTURE] = FIELD(capture),
+	[SEND_AHEAD] = FIELD(send_ahead),
 #undef FIELD
 };
 /* clang-format on */
@@ -518,6 +520,9 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 	if (cfg->role == FT_ROLE_PRIMARY && cfg->interval_min_ms > cfg->interval_max_ms)
 		return err_set(err, -EINVAL, "interval-min: %u ms is more than interval-max, %u ms",
 			       cfg->interval_min_ms, cfg->interval_max_ms);
+	if (cfg->role == FT_ROLE_PRIMARY && cfg->send_ahead && cfg->capture == FT_CAPTURE_COW)
+		return err_set(err, -EINVAL,
+			       "send-ahead: with capture cow the pause copies nothing that could be sent before");
 	return check_rdma(cfg, err);
 }
 

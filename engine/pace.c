@@ -176,6 +176,33 @@ static uint64_t next_look(const struct primary *p, uint64_t now, uint64_t dirty,
 	return now + later(later(p->plan_now.look_ns, fast), LOOK_MIN_NS);
 }
 
+/* ---- pages sent ahead ---- */
+
+/* When the next are sent; DEADLINE_NEVER: no more in this epoch. */
+static uint64_t ahead_due(const struct primary *p)
+{
+	const struct ahead *a = &p->ahead;
+
+	if (a->done >= a->times)
+		return DEADLINE_NEVER;
+	return p->resumed_ns + p->plan_now.interval_ns * (a->done + 1) / (a->times + 1);
+}
+
+/* Sends them if it is time.  Gives the lock back for a while then; else *@until may come sooner.  True: look again. */
+static bool sent_ahead_locked(struct primary *p, uint64_t *until, int *result)
+{
+	uint64_t at = ahead_due(p);
+
+	if (now_ns() < at) {
+		*until = sooner(*until, at);
+		return false;
+	}
+	pthread_mutex_unlock(&p->s->lock);
+	*result = ahead_send(p);
+	pthread_mutex_lock(&p->s->lock);
+	return true;
+}
+
 /* ---- the wait ---- */
 
 static bool job_free_locked(const struct primary *p)
@@ -264,6 +291,11 @@ int epoch_wait(struct primary *p, bool *cut)
 			until = DEADLINE_NEVER; /* an ack frees one; the answer thread sees to it that one comes */
 		else if (!p->held && outgrown_locked(p, &cfg, &until))
 			break;
+		else if (!p->held && sent_ahead_locked(p, &until, &r)) {
+			if (r)
+				break;
+			continue;
+		}
 		r = primary_wait_locked(p, until);
 		if (r && r != -ETIMEDOUT)
 			break;

@@ -123,6 +123,7 @@ void primary_destroy(struct ft_session *s)
 		pool_free(p->pool, p->staging, p->staging_bytes);
 	pool_destroy(p->pool);
 	bitmap_destroy(p->dirty);
+	ahead_destroy(p);
 	cow_destroy(p->cow);
 	queue_fini(&p->free_slabs);
 	queue_fini(&p->to_ship);

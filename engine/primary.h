@@ -37,9 +37,20 @@ struct epoch_job {
 	uint64_t cut_ns;	    /* when the guest was paused for it */
 	uint64_t nr_pages;	    /* captured, zero pages included */
 	uint64_t sent_ns;	    /* commit sent */
-	uint64_t ship_ns;	    /* from its first page to that */
+	uint64_t round;		    /* of its pause */
+	uint64_t ship_ns;	    /* from its first page to that, not counting those that were sent ahead */
 	uint64_t apply_pages;	    /* how much the secondary has to apply, see ship.c */
 	bool busy;		    /* guarded by session lock: captured, not acknowledged */
+};
+
+/* Pages sent while their epoch runs, see ahead.c; epoch thread only. */
+struct ahead {
+	uint32_t times, done;	    /* in each epoch; 0: never.  So many in the one that runs */
+	uint32_t epochs;
+	struct bitmap *sent;	    /* in the epoch that runs */
+	struct bitmap *missed, *missed_before; /* written again after they were sent: in this epoch, in the one before */
+	struct bitmap *hot;	    /* in two epochs in a row: not worth it */
+	struct bitmap *now;
 };
 
 struct primary {
@@ -64,6 +75,7 @@ struct primary {
 	/* epoch thread only */
 	const struct region_table *regions; /* of this connection */
 	struct bitmap *dirty;		    /* pages to send that are not captured yet */
+	struct ahead ahead;
 	uint64_t next_epoch;
 	uint64_t round; /* passes over the dirty set in this connection: one each round of the full sync, one each epoch */
 	uint64_t resumed_ns, paused_ns; /* of the last epoch */
@@ -93,6 +105,7 @@ struct primary {
 	uint32_t epoch_credits; /* from hello-ack */
 	uint32_t heartbeat_ms, heartbeat_misses;
 	struct slab_plan *plan; /* ship thread only */
+	bool one_lane;		/* pages are sent ahead in this connection, see lane_of() */
 	bool by_chunks;		/* ship thread only: the transport asks for keys chunk by chunk, see tp_prepare() */
 
 	/* guarded by s->lock */
@@ -138,6 +151,15 @@ int primary_wait_locked(struct primary *p, uint64_t deadline);
 /* sync_run - full sync up to and including the first epoch's capture.  0 or negative (the connection is lost). */
 int sync_run(struct primary *p);
 int epoch_run(struct primary *p);
+
+/* -- ahead.c: epoch thread -- */
+/* ahead_begin - of a connection.  ahead_send - what is dirty now; an error has ended the connection.  ahead_learn - of a slab that was
+ * filled in the pause.  ahead_epoch_over - the next one runs. */
+int ahead_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *err);
+void ahead_destroy(struct primary *p);
+int ahead_send(struct primary *p);
+void ahead_learn(struct primary *p, const struct slab *slab);
+void ahead_epoch_over(struct primary *p);
 
 /* -- pace.c: epoch thread -- */
 /* pace_begin - of a connection, before its first epoch.  pace_after - of an epoch that was taken. */

@@ -126,13 +126,13 @@ static void prepare_slab(struct primary *p, const struct slab *slab)
 	prepare_chunks(p, first, end);
 }
 
-/* The lane of a slab.  During the full sync a page may be sent again while an older copy is still on its way: one lane keeps
- * them in order.  Afterwards a page is sent once an epoch, and epochs are kept apart by the credit. */
+/* The lane of a slab.  During the full sync, and where pages are sent ahead, a page may be sent again while an older copy is still on its
+ * way: one lane keeps them in order.  Else a page is sent once an epoch, and epochs are kept apart by the credit. */
 static uint32_t lane_of(const struct primary *p, const struct slab *slab)
 {
 	uint32_t data_lanes = p->link->lanes - 1;
 
-	return slab->epoch == 1 ? 1 : 1 + (uint32_t)((slab->page[0] / SLAB_PAGES) % data_lanes);
+	return slab->epoch == 1 || p->one_lane ? 1 : 1 + (uint32_t)((slab->page[0] / SLAB_PAGES) % data_lanes);
 }
 
 static int write_runs(struct primary *p, const struct slab *slab, uint32_t lane, uint64_t *ticket, struct ft_error *err)
@@ -209,6 +209,8 @@ static int begin_round(struct primary *p, struct shipment *sh, const struct slab
 {
 	int r = sh->round && sh->round != slab->round ? tp_settle(p->link->conn, lane, send_deadline(p), err) : 0;
 
+	if (sh->round != slab->round && sh->epoch > 1)
+		sh->first_ns = now_ns(); /* what was sent ahead is not what the end of the epoch waits for */
 	sh->round = slab->round;
 	return r;
 }
@@ -347,6 +349,8 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	uint64_t now;
 	int r = begin_epoch(p, sh, job->epoch);
 
+	if (sh->round && sh->round != job->round)
+		sh->first_ns = now_ns(); /* all was sent ahead */
 	if (!r)
 		r = ship_side(p, sh, job->epoch, UINT64_MAX, err);
 	if (!r)

@@ -45,6 +45,8 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_WATERMARK_CUTS] = "watermark-cuts",
 	[FT_COUNTER_CAP_DROPS] = "cap-drops",
 	[FT_COUNTER_COW_FAULTS] = "cow-faults",
+	[FT_COUNTER_AHEAD_PAGES] = "ahead-pages",
+	[FT_COUNTER_AHEAD_AGAIN] = "ahead-again",
 };
 
 static const char *const phases[PHASE_COUNT] = {

@@ -529,7 +529,7 @@ static void take_over(struct pair *p, const char *what)
 {
 	struct ft_failover_result res;
 	struct ft_error err = { 0 };
-	uint64_t writes;
+	uint64_t writes, deadline = deadline_in_ms(10000);
 
 	CHECK_OK(ft_session_failover(p->secondary, FT_FAILOVER_FORCE, &res, &err), err);
 	pthread_mutex_lock(&e.lock);
@@ -537,8 +537,11 @@ static void take_over(struct pair *p, const char *what)
 	pthread_mutex_unlock(&e.lock);
 	pair_check_promoted(p, &res);
 	pair_wait(p->primary, STATE(FENCED));
-	/* one that is being greeted has its window, but no answer, so it does not write, and is turned away */
+	/* one that is being greeted has its window, but no answer, so it does not write, and is turned away: it knows that it lost before its
+	 * connection is closed here */
 	pthread_mutex_lock(&e.lock);
+	while (e.reader && cond_wait_until(&e.cond, &e.lock, deadline) == 0)
+		;
 	if (e.reader || e.writes != writes)
 		LOCKED_DIE("%s: the machine runs, and the primary could still write into the receive image: %" PRIu64
 			   " writes, %" PRIu64 " when it began",

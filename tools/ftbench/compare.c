@@ -42,7 +42,7 @@ static bool compare_point(const struct entry *a, const struct entry *b, double p
 		headed = true;
 		fprintf(f, "  %-6s %-18s %10.4g -> %-10.4g %-6s %+6.1f %%   (%.4g to %.4g -> %.4g to %.4g)\n", words[v],
 			figure_info[i].name, x.median, y.median, figure_info[i].unit,
-			x.median ? (y.median - x.median) * 100 / fabs(x.median) : 0, x.low, x.high, y.low, y.high);
+			x.median != 0 ? (y.median - x.median) * 100 / fabs(x.median) : 0, x.low, x.high, y.low, y.high);
 	}
 	return headed;
 }

@@ -290,6 +290,7 @@ struct ft_config {
 	uint32_t target_output_delay_ms;
 	uint32_t target_slowdown; /* tenths of a percent */
 	enum ft_capture capture;     /* primary */
+	uint32_t send_ahead;	     /* how often in an epoch its dirty pages are sent while it runs; 0: never */
 };
 
 /* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
@@ -503,6 +504,8 @@ enum ft_counter {
 	FT_COUNTER_WATERMARK_CUTS, /* epochs cut early at the dirty pages that the controller allows */
 	FT_COUNTER_CAP_DROPS,	   /* protections ended at the staging cap */
 	FT_COUNTER_COW_FAULTS,	   /* pages that the guest's writers copied before they wrote */
+	FT_COUNTER_AHEAD_PAGES,	   /* pages sent while their epoch ran */
+	FT_COUNTER_AHEAD_AGAIN,	   /* of these, sent again in the pause as they were written again */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);
