@@ -42,7 +42,7 @@ static bool compare_point(const struct entry *a, const struct entry *b, double p
 		headed = true;
 		fprintf(f, "  %-6s %-18s %10.4g -> %-10.4g %-6s %+6.1f %%   (%.4g to %.4g -> %.4g to %.4g)\n", words[v],
 			figure_info[i].name, x.median, y.median, figure_info[i].unit,
-			x.median ? (y.median - x.median) * 100 / fabs(x.median) : 0, x.low, x.high, y.low, y.high);
+			x.median != 0 ? (y.median - x.median) * 100 / fabs(x.median) : 0, x.low, x.high, y.low, y.high);
 	}
 	return headed;
 }
@@ -78,6 +78,7 @@ int run_compare(void *user, int argc, char **argv)
 		ret = run_load(&r[i], argv[i], &err);
 	if (ret) {
 		cli_error("%s", err.msg);
+		run_free(&r[0]);
 		return CLI_USAGE;
 	}
 	ret = compare_runs(&r[0], &r[1], args->threshold, args->all, stdout);

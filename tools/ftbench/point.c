@@ -327,7 +327,7 @@ static double mean_between(const struct look *a, const struct look *z, enum ft_m
 {
 	double n = (double)(z->stats.dist[m].count - a->stats.dist[m].count);
 
-	return n ? sum_between(a, z, m) / n : NAN;
+	return n > 0 ? sum_between(a, z, m) / n : NAN;
 }
 
 static void note_memory(struct bench *b, struct ft_status *st)

@@ -20,9 +20,25 @@ struct list { /* "1,5,10" */
 	unsigned n;
 };
 
+/* A copy that lives as long as the process, as the texts of all options do. */
+static char *keep(const char *text)
+{
+	static struct kept {
+		struct kept *next;
+		char text[];
+	} * all;
+	struct kept *k = malloc(sizeof(*k) + strlen(text) + 1);
+
+	if (!k)
+		return NULL;
+	k->next = all;
+	all = k;
+	return strcpy(k->text, text);
+}
+
 static int split(struct list *l, const char *what, const char *text)
 {
-	char *copy = strdup(text), *rest = copy, *item;
+	char *copy = keep(text), *rest = copy, *item;
 
 	l->n = 0;
 	while (copy && (item = strsep(&rest, ","))) {
@@ -34,7 +50,7 @@ static int split(struct list *l, const char *what, const char *text)
 			cli_error("option --%s: more than %u entries", what, LIST_MAX);
 			return CLI_USAGE;
 		}
-		l->item[l->n++] = item; /* lives as long as the process, as all options */
+		l->item[l->n++] = item;
 	}
 	return copy ? 0 : BENCH_FAILED;
 }
@@ -197,7 +213,7 @@ static int read_sets(const struct args *a, struct sets *s)
 {
 	for (unsigned i = 0; i < a->nr_sets; i++) {
 		struct ft_error err = { 0 };
-		char *copy = strdup(a->set[i]), *value = copy ? strchr(copy, '=') : NULL;
+		char *copy = keep(a->set[i]), *value = copy ? strchr(copy, '=') : NULL;
 
 		if (!value || value == copy) {
 			cli_error("option --set: '%s' is not NAME=VALUE", a->set[i]);
@@ -372,7 +388,7 @@ int run_memory(void *user, int argc, char **argv)
 	(void)argc, (void)argv;
 	for (size_t i = 0; i < n; i++)
 		if (!strcmp(o[i].name, "at-cap")) {
-			char *copy = strdup(o[i].choices), *rest = copy, *item;
+			char *copy = keep(o[i].choices), *rest = copy, *item;
 
 			while (copy && (item = strsep(&rest, "|")) && policy.n < LIST_MAX)
 				policy.item[policy.n++] = item;
