@@ -160,8 +160,10 @@ int run_advise(void *user, int argc, char **argv)
 		p[i].pages = i ? 4000 : 100;
 	}
 	ret = measure_points(args, p, 2, &r);
-	if (ret)
+	if (ret) {
+		run_free(&r);
 		return ret;
+	}
 	fit(&r, FIG_PAUSE_P50, &m.pause0_ns, &m.pause_page_ns);
 	fit(&r, FIG_SAFE_P50, &m.safe0_ns, &m.safe_page_ns);
 	run_free(&r);

@@ -21,7 +21,7 @@ enum { BENCH_OK = 0, BENCH_WORSE = 1 /* or: the target cannot be met */, BENCH_F
 enum figure {
 	FIG_PAUSE_P50, FIG_PAUSE_P99, FIG_PAUSE_MAX, FIG_PAUSE_MEAN, FIG_STOP, FIG_COLLECT, FIG_CAPTURE, FIG_SAVE, FIG_RESUME,
 	FIG_MEMCPY, FIG_PAUSE_RATIO,
-	FIG_EPOCH, FIG_DIRTY, FIG_EPOCHS, FIG_SLOWDOWN,
+	FIG_EPOCH, FIG_DIRTY, FIG_EPOCHS, FIG_SLOWDOWN, FIG_PROTECTED,
 	FIG_SHIP, FIG_ACK, FIG_APPLIED, FIG_APPLY, FIG_SAFE_P50, FIG_SAFE_P99, FIG_LINK, FIG_RTT, FIG_SAFE_RATIO,
 	FIG_DELAY_P50, FIG_DELAY_P99, FIG_HELD_P50, FIG_HELD_P99,
 	FIG_BYTES, FIG_CPU_PRIMARY, FIG_CPU_SECONDARY, FIG_BUSY,
@@ -49,6 +49,7 @@ struct point {
 	bool is_idle;	/* the guest writes nothing */
 	bool is_flood;	/* it writes all of its memory as fast as it goes */
 	bool no_failover;
+	bool may_drop; /* protection may be given up, as at-cap=drop does: that is measured, and no failure */
 };
 
 struct result {

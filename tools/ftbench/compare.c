@@ -78,6 +78,7 @@ int run_compare(void *user, int argc, char **argv)
 		ret = run_load(&r[i], argv[i], &err);
 	if (ret) {
 		cli_error("%s", err.msg);
+		run_free(&r[0]);
 		return CLI_USAGE;
 	}
 	ret = compare_runs(&r[0], &r[1], args->threshold, args->all, stdout);

@@ -19,6 +19,7 @@ const struct figure_info figure_info[FIG_COUNT] = {
 	[FIG_DIRTY] = { "dirty", "pages", 0, 0, "of an epoch, mean" },
 	[FIG_EPOCHS] = { "epochs", "1/s", 0, 0, "checkpoints a second" },
 	[FIG_SLOWDOWN] = { "slowdown", "%", -1, 2, "work that the guest did not do, of what it did unprotected" },
+	[FIG_PROTECTED] = { "protected", "%", 1, 1, "of the time" },
 	[FIG_SHIP] = { "ship-p50", "us", -1, 50, "first write to commit sent" },
 	[FIG_ACK] = { "ack-p50", "us", -1, 50, "commit sent to acknowledged" },
 	[FIG_APPLIED] = { "applied-p50", "us", 0, 0, "acknowledged to applied" },

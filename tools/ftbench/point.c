@@ -327,18 +327,24 @@ static double mean_between(const struct look *a, const struct look *z, enum ft_m
 {
 	double n = (double)(z->stats.dist[m].count - a->stats.dist[m].count);
 
-	return n != 0 ? sum_between(a, z, m) / n : NAN;
+	return n > 0 ? sum_between(a, z, m) / n : NAN;
+}
+
+static void note_memory(struct bench *b, struct ft_status *st)
+{
+	double mib;
+
+	ft_session_status(b->primary, st);
+	mib = (double)st->memory_bytes / 1048576;
+	b->out->v[FIG_ENGINE] = fmax(mib, isnan(b->out->v[FIG_ENGINE]) ? 0 : b->out->v[FIG_ENGINE]);
+	b->out->v[FIG_CAP] = (double)st->memory_cap_bytes / 1048576;
 }
 
 static int still_protected(struct bench *b, struct ft_error *err)
 {
 	struct ft_status st;
-	double mib;
 
-	ft_session_status(b->primary, &st);
-	mib = (double)st.memory_bytes / 1048576;
-	b->out->v[FIG_ENGINE] = fmax(mib, isnan(b->out->v[FIG_ENGINE]) ? 0 : b->out->v[FIG_ENGINE]);
-	b->out->v[FIG_CAP] = (double)st.memory_cap_bytes / 1048576;
+	note_memory(b, &st);
 	return st.state == FT_STATE_PROTECTED ? 0 : say(err, -EIO, "not protected any more: %s", st.reason);
 }
 
@@ -517,6 +523,33 @@ static int end_with_failover(struct bench *b, struct side *side, struct ft_error
 	return ret;
 }
 
+/* Nothing is asked of epochs, which there may be none of: for how long there is protection, and what memory is used. */
+static int measure_dropping(struct bench *b, struct ft_error *err)
+{
+	static struct look a, z;
+	unsigned looks = 0, protected = 0;
+	struct ft_status st;
+	double alone = 0;
+	int ret = measure_limits(b, err);
+
+	ret = ret ? ret : measure_alone(b, &alone, err);
+	ret = ret ? ret : ask_side(b, 'o', &a.side, err);
+	ret = ret ? ret : open_primary(b, &a.side, err);
+	ret = ret ? ret : take_look(b, &a, err);
+	for (uint64_t end = mono_ns() + (uint64_t)(b->p->seconds * 1e9); !ret && mono_ns() < end; sleep_ms(5)) {
+		note_memory(b, &st);
+		looks++;
+		protected += st.state == FT_STATE_PROTECTED;
+	}
+	ret = ret ? ret : take_look(b, &z, err);
+	if (ret)
+		return ret;
+	cost_figures(b, &a, &z);
+	b->out->v[FIG_PROTECTED] = 100.0 * protected / (looks ? looks : 1);
+	b->out->v[FIG_SLOWDOWN] = (1 - (double)(z.steps - a.steps) * 1e9 / (double)(z.ns - a.ns) / alone) * 100;
+	return 0;
+}
+
 static int measure(struct bench *b, struct ft_error *err)
 {
 	static struct look a, z;
@@ -549,6 +582,7 @@ static int measure(struct bench *b, struct ft_error *err)
 	phase_figures(b, &a, &z);
 	limit_figures(b, &a, &z);
 	delay_figures(b, &a, &z);
+	b->out->v[FIG_PROTECTED] = 100; /* else it has failed */
 	cost_figures(b, &a, &z);
 	if (alone > 0)
 		b->out->v[FIG_SLOWDOWN] = (1 - (double)(z.steps - a.steps) * 1e9 / (double)(z.ns - a.ns) / alone) * 100;
@@ -616,7 +650,7 @@ static void worker_main(const struct point *p, int out)
 	reply.ret = sim_create(&b->sim, &b->cfg, false, &reply.err);
 	b->cfg.on_event = NULL;
 	if (!reply.ret)
-		reply.ret = measure(b, &reply.err);
+		reply.ret = p->may_drop ? measure_dropping(b, &reply.err) : measure(b, &reply.err);
 	if (write(out, &reply, sizeof(reply)) < 0)
 		_exit(1);
 	_exit(0); /* the sessions' threads end with the process; the secondary too */

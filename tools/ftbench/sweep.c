@@ -20,9 +20,25 @@ struct list { /* "1,5,10" */
 	unsigned n;
 };
 
+/* A copy that lives as long as the process, as the texts of all options do. */
+static char *keep(const char *text)
+{
+	static struct kept {
+		struct kept *next;
+		char text[];
+	} * all;
+	struct kept *k = malloc(sizeof(*k) + strlen(text) + 1);
+
+	if (!k)
+		return NULL;
+	k->next = all;
+	all = k;
+	return strcpy(k->text, text);
+}
+
 static int split(struct list *l, const char *what, const char *text)
 {
-	char *copy = strdup(text), *rest = copy, *item;
+	char *copy = keep(text), *rest = copy, *item;
 
 	l->n = 0;
 	while (copy && (item = strsep(&rest, ","))) {
@@ -34,7 +50,7 @@ static int split(struct list *l, const char *what, const char *text)
 			cli_error("option --%s: more than %u entries", what, LIST_MAX);
 			return CLI_USAGE;
 		}
-		l->item[l->n++] = item; /* lives as long as the process, as all options */
+		l->item[l->n++] = item;
 	}
 	return copy ? 0 : BENCH_FAILED;
 }
@@ -197,7 +213,7 @@ static int read_sets(const struct args *a, struct sets *s)
 {
 	for (unsigned i = 0; i < a->nr_sets; i++) {
 		struct ft_error err = { 0 };
-		char *copy = strdup(a->set[i]), *value = copy ? strchr(copy, '=') : NULL;
+		char *copy = keep(a->set[i]), *value = copy ? strchr(copy, '=') : NULL;
 
 		if (!value || value == copy) {
 			cli_error("option --set: '%s' is not NAME=VALUE", a->set[i]);
@@ -326,17 +342,35 @@ int run_idle(void *user, int argc, char **argv)
 	return ret;
 }
 
+/* "-" for what was not measured: a protection that was dropped has no epochs. */
+static void print_number(const struct entry *e, enum figure f, double scale, int width)
+{
+	struct spread s = entry_spread(e, f);
+
+	if (s.n)
+		printf(" %*.1f", width, s.median * scale);
+	else
+		printf(" %*s", width, "-");
+}
+
 static void print_memory(const struct run *r)
 {
-	printf("%-24s %12s %8s %14s %14s %14s %12s %12s\n", "policy", "staging MiB", "cap", "secondary MiB",
-	       "guest MiB", "secondary/guest", "pause p99 ms", "epoch ms");
+	printf("%-28s %11s %6s %13s %9s %15s %12s %11s %9s %9s\n", "policy", "staging MiB", "cap", "secondary MiB",
+	       "guest MiB", "secondary/guest", "pause p99 ms", "protected %", "epoch ms", "slower %");
 	for (unsigned i = 0; i < r->n; i++) {
 		const struct entry *e = &r->entry[i];
-		double rss = entry_spread(e, FIG_RSS_SECONDARY).median, guest = entry_spread(e, FIG_GUEST).median;
 
-		printf("%-24s %12.1f %8.0f %14.1f %14.1f %15.2f %12.1f %12.1f\n", e->set,
-		       entry_spread(e, FIG_ENGINE).median, entry_spread(e, FIG_CAP).median, rss, guest, rss / guest,
-		       entry_spread(e, FIG_PAUSE_P99).median / 1e3, entry_spread(e, FIG_EPOCH).median);
+		printf("%-28s", e->set);
+		print_number(e, FIG_ENGINE, 1, 11);
+		print_number(e, FIG_CAP, 1, 6);
+		print_number(e, FIG_RSS_SECONDARY, 1, 13);
+		print_number(e, FIG_GUEST, 1, 9);
+		print_number(e, FIG_RSS_SECONDARY, 1 / entry_spread(e, FIG_GUEST).median, 15);
+		print_number(e, FIG_PAUSE_P99, 1e-3, 12);
+		print_number(e, FIG_PROTECTED, 1, 11);
+		print_number(e, FIG_EPOCH, 1, 9);
+		print_number(e, FIG_SLOWDOWN, 1, 9);
+		putchar('\n');
 	}
 }
 
@@ -354,7 +388,7 @@ int run_memory(void *user, int argc, char **argv)
 	(void)argc, (void)argv;
 	for (size_t i = 0; i < n; i++)
 		if (!strcmp(o[i].name, "at-cap")) {
-			char *copy = strdup(o[i].choices), *rest = copy, *item;
+			char *copy = keep(o[i].choices), *rest = copy, *item;
 
 			while (copy && (item = strsep(&rest, "|")) && policy.n < LIST_MAX)
 				policy.item[policy.n++] = item;
@@ -362,6 +396,7 @@ int run_memory(void *user, int argc, char **argv)
 	for (unsigned i = 0; i < policy.n; i++) {
 		point_of_args(&p[i], a);
 		p[i].is_flood = p[i].no_failover = true;
+		p[i].may_drop = !strcmp(policy.item[i], "drop");
 		p[i].pages = a->guest_bytes / FT_PAGE_SIZE;
 		snprintf(p[i].set, sizeof(p[i].set), "at-cap=%s staging-bytes=64M", policy.item[i]);
 	}
