@@ -21,7 +21,8 @@ static bool json;
 
 struct point {
 	double pause_us;
-	uint64_t writes, dirty, paused, again; /* in an epoch: writes, different pages; copied in the pause, also of those sent before */
+	uint64_t writes, dirty, paused,
+		again; /* in an epoch: writes, different pages; copied in the pause, also of those sent before */
 };
 
 static struct point measure(unsigned times, uint64_t epochs)
@@ -57,7 +58,8 @@ static struct point measure(unsigned times, uint64_t epochs)
 			     .writes = steps / acked,
 			     .paused = stats.dist[FT_METRIC_DIRTY_PAGES].p50,
 			     .again = stats.counter[FT_COUNTER_AHEAD_AGAIN] / stats.counter[FT_COUNTER_EPOCHS] };
-	at.dirty = at.paused + (stats.counter[FT_COUNTER_AHEAD_PAGES] - stats.counter[FT_COUNTER_AHEAD_AGAIN] - before) / acked;
+	at.dirty = at.paused +
+		   (stats.counter[FT_COUNTER_AHEAD_PAGES] - stats.counter[FT_COUNTER_AHEAD_AGAIN] - before) / acked;
 	return at;
 }
 
@@ -67,13 +69,13 @@ static double run(unsigned times, uint64_t epochs, double least)
 
 	printf(json ? "{\"bench\":\"ahead\",\"times\":%u,\"pause_us\":%.1f,\"writes\":%" PRIu64 ",\"dirty\":%" PRIu64
 		      ",\"paused\":%" PRIu64 ",\"again\":%" PRIu64 "}\n"
-		    : "send-ahead %2u: pause %8.1f us; %5" PRIu64 " writes to %5" PRIu64 " pages sent in an epoch, %5" PRIu64
-		      " of them in the pause, %4" PRIu64 " once more\n",
+		    : "send-ahead %2u: pause %8.1f us; %5" PRIu64 " writes to %5" PRIu64
+		      " pages sent in an epoch, %5" PRIu64 " of them in the pause, %4" PRIu64 " once more\n",
 	       times, at.pause_us, at.writes, at.dirty, at.paused, at.again);
 	if (!times)
 		CHECK(at.dirty * 10 < at.writes * 9 && at.dirty * 10 > at.writes * 7,
-		      "not a fifth of %" PRIu64 " writes went to pages written before: %" PRIu64 " different ones", at.writes,
-		      at.dirty);
+		      "not a fifth of %" PRIu64 " writes went to pages written before: %" PRIu64 " different ones",
+		      at.writes, at.dirty);
 	return least == 0 || at.pause_us < least ? at.pause_us : least;
 }
 
