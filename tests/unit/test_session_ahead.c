@@ -8,7 +8,8 @@
 
 #define TIMES 4u
 
-static void open_guest(struct pair *p, enum sim_pattern pattern, uint64_t working_set, uint64_t rate, const char *settings)
+static void open_guest(struct pair *p, enum sim_pattern pattern, uint64_t working_set, uint64_t rate,
+		       const char *settings)
 {
 	struct pair_options opt;
 
@@ -35,11 +36,10 @@ Test(ahead, pages_leave_before_the_pause, .timeout = 120)
 	pair_wait_applied(&p, 20);
 	pair_check_compared(&p);
 	ft_session_stats(p.primary, &st);
-	cr_expect_gt(st.counter[FT_COUNTER_AHEAD_PAGES],
-		     st.counter[FT_COUNTER_EPOCHS] * st.dist[FT_METRIC_DIRTY_PAGES].p50,
-		     "%" PRIu64 " pages were sent ahead in %" PRIu64 " epochs, %" PRIu64 " in a pause",
-		     st.counter[FT_COUNTER_AHEAD_PAGES], st.counter[FT_COUNTER_EPOCHS],
-		     st.dist[FT_METRIC_DIRTY_PAGES].p50);
+	cr_expect_gt(
+		st.counter[FT_COUNTER_AHEAD_PAGES], st.counter[FT_COUNTER_EPOCHS] * st.dist[FT_METRIC_DIRTY_PAGES].p50,
+		"%" PRIu64 " pages were sent ahead in %" PRIu64 " epochs, %" PRIu64 " in a pause",
+		st.counter[FT_COUNTER_AHEAD_PAGES], st.counter[FT_COUNTER_EPOCHS], st.dist[FT_METRIC_DIRTY_PAGES].p50);
 	pair_close(&p);
 }
 

@@ -627,12 +627,13 @@ static void worker_main(const struct point *p, int out)
 
 	prctl(PR_SET_PDEATHSIG, SIGKILL);
 	signal(SIGPIPE, SIG_IGN);
+	if (!b || !(b->sample = calloc(SAMPLES_MAX, sizeof(*b->sample))))
+		_exit(1);
 	for (int i = 0; i < FIG_COUNT; i++)
 		reply.r.v[i] = NAN;
 	b->p = p;
 	b->out = &reply.r;
 	b->peer = -1;
-	b->sample = calloc(SAMPLES_MAX, sizeof(*b->sample));
 	configure_guest(&b->cfg, p);
 	if (strcmp(p->transport, "loopback")) {
 		if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair))

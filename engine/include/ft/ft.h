@@ -472,7 +472,7 @@ enum ft_metric {
 	FT_METRIC_APPLIED,	/* primary: ack to applied */
 	FT_METRIC_EPOCH,	/* primary: length, resume to resume */
 	FT_METRIC_OUTPUT_DELAY,	/* primary: from the cut of an epoch to its release: the least any output waited */
-	FT_METRIC_DIRTY_PAGES,	/* primary: pages of an epoch, zero pages included */
+	FT_METRIC_DIRTY_PAGES,	/* primary: pages that were dirty at the pause, zero pages included: without those that were sent ahead */
 	FT_METRIC_ZERO_PAGES,	/* primary */
 	FT_METRIC_STATE_BYTES,	/* device state of an epoch */
 	FT_METRIC_BYTES,	/* primary: octets sent for an epoch */
