@@ -30,7 +30,9 @@ static const uint64_t epochs[] = { 0, 1, 2, 3, UINT64_MAX };
 /* A well-formed record of any type; what it says is what would be right in epoch @epoch, as far as there is such a thing. */
 static size_t make(struct raw *r, void *buf, uint32_t type, uint32_t seq, uint64_t epoch)
 {
-	const struct hello hello = { .version_min = 1,
+	/* the session of the good primary before, whose connection may not be over yet: another one would be told so */
+	const struct hello hello = { .session = { 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1 },
+				     .version_min = 1,
 				     .version_max = 1,
 				     .placement = 1,
 				     .mode = 1,
@@ -223,12 +225,7 @@ static void try_secondary(struct raw_vm *vm, enum stage stage, uint32_t type, ui
 		} else if (type == FTW_REGIONS) {
 			raw_expect(&r, FTW_HELLO_ACK, 0);
 		} else {
-			char text[FTW_REASON_MAX + 1] = "";
-			bool heard = raw_receive(&r, &head, text, 5);
-
-			/* the connection of the good primary before may not be over yet */
-			CHECK(!heard || head.type == FTW_HEARTBEAT || strcmp(text, "another primary is connected") == 0,
-			      "%s: answered %s", what, text);
+			CHECK(!raw_receive(&r, &head, NULL, 5) || head.type == FTW_HEARTBEAT, "%s: answered", what);
 		}
 	} else {
 		expect_end(&r, what, !(is_last_word(type) && lane == 0 && stage >= ACCEPTED && type != FTW_REFUSE));
