@@ -192,19 +192,20 @@ static void write_page(struct cow *c, uint64_t page)
 	pthread_mutex_unlock(lock);
 }
 
-/* The page space of a region, without trust in its table once it is off: looked up with a stripe. */
+/* The page space of a region, without trust in its table once it is off: looked up with a stripe, any; not the same for all writers. */
 static bool locate(struct cow *c, uint32_t region, uint64_t first, uint64_t nr, uint64_t *page)
 {
+	pthread_mutex_t *lock = &c->stripe[first % STRIPES];
 	bool ok = false;
 
-	pthread_mutex_lock(&c->stripe[0]);
+	pthread_mutex_lock(lock);
 	if (atomic_load(&c->on) && region < c->regions->count) {
 		const struct region *r = &c->regions->region[region];
 
 		ok = r->base && first <= r->nr_pages && nr <= r->nr_pages - first;
 		*page = r->first_page + first;
 	}
-	pthread_mutex_unlock(&c->stripe[0]);
+	pthread_mutex_unlock(lock);
 	return ok;
 }
 

@@ -81,6 +81,7 @@ static void batch_ship(struct primary *p, struct batch *b)
 		struct work *w = b->first;
 
 		b->first = w->slab->owner_link;
+		ahead_learn(p, w->slab);
 		queue_put(&p->to_ship, &w->node);
 	}
 	b->end = &b->first;
@@ -197,10 +198,10 @@ static void pass_on(struct primary *p, struct epoch_job *job, struct slab *slab)
 	queue_put(slab->nr ? &p->to_ship : &p->free_slabs, &work_of(p, slab)->node);
 }
 
-/* What writers have filled goes on its way, and they get a free slab, if there is one before @deadline. */
-static void serve_writers(struct primary *p, struct epoch_job *job, uint64_t deadline)
+/* What writers have filled goes on its way, and they get a free slab, if there is one. */
+static void serve_writers(struct primary *p, struct epoch_job *job)
 {
-	struct work *w = cow_starved(p->cow) ? take_slab(p, deadline) : NULL;
+	struct work *w = cow_starved(p->cow) ? take_slab(p, now_ns()) : NULL;
 	struct slab *full = w ? cow_exchange(p->cow, w->slab) : NULL;
 
 	if (!full)
@@ -219,7 +220,7 @@ static int copy_behind(struct primary *p, struct epoch_job *job, const struct ft
 	while (more) {
 		if (primary_lost(p) || session_stopping(p->s) || now_ns() >= deadline)
 			return -ETIMEDOUT;
-		serve_writers(p, job, now_ns());
+		serve_writers(p, job);
 		if (!*own) {
 			struct work *w = take_slab(p, cfg->at_cap == FT_AT_CAP_DROP ? now_ns() : deadline);
 
@@ -362,11 +363,9 @@ int epoch_run(struct primary *p)
 	resumed = resume_guest(p, &resume_err);
 	t.resumed = now_ns();
 	atomic_store(&p->pausing_ns, 0);
-	for (struct work *w = batch.first; w; w = w->slab->owner_link)
-		ahead_learn(p, w->slab);
-	ahead_epoch_over(p);
 	job->round = p->round;
 	batch_ship(p, &batch);
+	ahead_epoch_over(p);
 	if (!r && resumed) {
 		r = resumed;
 		err = resume_err;

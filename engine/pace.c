@@ -168,6 +168,14 @@ static struct limit dirty_limit(struct primary *p, const struct ft_config *cfg)
 	return l;
 }
 
+/* How many pages a pause now would have to make safe; what was fetched and not sent ahead is not among those that the VMM knows. */
+static uint64_t estimate(struct primary *p)
+{
+	if (p->cow)
+		return cow_written(p->cow);
+	return p->s->ops.estimate_dirty(p->s->user) + (p->ahead.times ? bitmap_count(p->dirty) : 0);
+}
+
 /* @dirty pages of @limit: when to look again.  A free slab may be needed by then that is still on its way: what is free now is not counted on. */
 static uint64_t next_look(const struct primary *p, uint64_t now, uint64_t dirty, uint64_t limit)
 {
@@ -231,7 +239,7 @@ static bool outgrown_locked(struct primary *p, const struct ft_config *cfg, uint
 		return false;
 	}
 	pthread_mutex_unlock(&p->s->lock);
-	dirty = p->cow ? cow_written(p->cow) : p->s->ops.estimate_dirty(p->s->user);
+	dirty = estimate(p);
 	pthread_mutex_lock(&p->s->lock);
 	if (dirty && dirty >= limit.pages) {
 		p->end = limit.end;

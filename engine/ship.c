@@ -203,15 +203,21 @@ static int ship_piece(struct primary *p, struct shipment *sh, const struct slab 
 	return r;
 }
 
+/* What was sent ahead is not what the end of an epoch waits for. */
+static void enter_round(struct shipment *sh, uint64_t round)
+{
+	if (sh->round != round && sh->epoch > 1)
+		sh->first_ns = now_ns();
+	sh->round = round;
+}
+
 /* A round of the full sync may hold pages of the one before: those are not touched while the secondary may still read them. */
 static int begin_round(struct primary *p, struct shipment *sh, const struct slab *slab, uint32_t lane,
 		       struct ft_error *err)
 {
 	int r = sh->round && sh->round != slab->round ? tp_settle(p->link->conn, lane, send_deadline(p), err) : 0;
 
-	if (sh->round != slab->round && sh->epoch > 1)
-		sh->first_ns = now_ns(); /* what was sent ahead is not what the end of the epoch waits for */
-	sh->round = slab->round;
+	enter_round(sh, slab->round);
 	return r;
 }
 
@@ -349,8 +355,7 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	uint64_t now;
 	int r = begin_epoch(p, sh, job->epoch);
 
-	if (sh->round && sh->round != job->round)
-		sh->first_ns = now_ns(); /* all was sent ahead */
+	enter_round(sh, job->round);
 	if (!r)
 		r = ship_side(p, sh, job->epoch, UINT64_MAX, err);
 	if (!r)

@@ -4,6 +4,8 @@
 #include <criterion/criterion.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <string.h>
+#include "clock.h"
 #include "session_help.h"
 
 #define TIMES 4u
@@ -61,6 +63,54 @@ Test(ahead, hot_pages_are_left_for_the_pause, .timeout = 120)
 	cr_expect_lt(pages, epochs * TIMES * 32 / 2, "%" PRIu64 " pages in %" PRIu64 " epochs", pages, epochs);
 	cr_expect_gt(after.counter[FT_COUNTER_AHEAD_AGAIN], 0);
 	pair_close(&p);
+}
+
+#define FEW 3600u /* more than 80 % of what staging memory of 16 MiB holds */
+
+static int always_dirty(void *user, struct ft_dirty *dirty, struct ft_error *err)
+{
+	(void)user;
+	(void)err;
+	return ft_dirty_add(dirty, 0, 0, FEW);
+}
+
+static uint64_t none_known(void *user)
+{
+	(void)user;
+	return 0;
+}
+
+/* What was fetched and is left for the pause fills staging memory too, though the VMM does not know of it any more: the epoch ends early. */
+Test(ahead, pages_left_for_the_pause_count_for_the_cap, .timeout = 120)
+{
+	struct ft_config cfg = plain_config(FT_ROLE_PRIMARY);
+	struct ft_vmm_ops ops = plain_ops();
+	struct ft_error err = { 0 };
+	struct ft_session *s, *standby = plain_open(FT_ROLE_SECONDARY);
+	uint64_t deadline = deadline_in_ms(WAIT_MS);
+	char address[64];
+	uint8_t *memory = ram(FEW);
+
+	ops.collect_dirty = always_dirty;
+	ops.estimate_dirty = none_known;
+	memset(memory, 7, FEW * PAGE);
+	cr_assert_geq(ft_session_add_region(standby, "ram", ram(FEW), FEW * PAGE, &err), 0, "%s", err.msg);
+	cr_assert_eq(ft_session_start(standby, &err), 0, "%s", err.msg);
+	cr_assert_eq(ft_session_address(standby, address, sizeof(address)), 0);
+	cfg.peer = address;
+	pair_settings(&cfg, "send-ahead=3,interval=800,output-cut=off,staging-bytes=16M");
+	cr_assert_eq(ft_session_open(&s, &cfg, &ops, NULL, &err), 0, "%s", err.msg);
+	cr_assert_geq(ft_session_add_region(s, "ram", memory, FEW * PAGE, &err), 0, "%s", err.msg);
+	cr_assert_eq(ft_session_start(s, &err), 0, "%s", err.msg);
+	while (counted(s, FT_COUNTER_CAP_CUTS) == 0) {
+		cr_assert(now_ns() < deadline, "no epoch was cut at the cap, %" PRIu64 " ended",
+			  counted(s, FT_COUNTER_EPOCHS));
+		cr_assert(counted(s, FT_COUNTER_EPOCHS) < 10, "no epoch was cut at the cap");
+		sleep_ms(5);
+	}
+	cr_expect_gt(counted(s, FT_COUNTER_AHEAD_PAGES), 0);
+	ft_session_close(s);
+	ft_session_close(standby);
 }
 
 /* Off, nothing is looked at before its time. */

@@ -58,6 +58,20 @@ Test(pace, fixed_tells_the_setting, .timeout = 120)
 	pair_close(&p);
 }
 
+/* Each epoch of an idle guest is twice as long: until one is longer than anybody waits.  The last epoch that was acknowledged. */
+static uint64_t wait_deep_rest(struct pair *p)
+{
+	uint64_t deadline = deadline_in_ms(WAIT_MS);
+	struct ft_status st;
+
+	for (;; sleep_ms(5)) {
+		st = wait_reason(p, "idle", NULL);
+		if (st.interval_now_ns > 2000 * NS_PER_MS)
+			return st.epoch_acked;
+		cr_assert(now_ns() < deadline);
+	}
+}
+
 /* An idle guest: epochs of an hour, were it not for output and for dirty pages. */
 Test(pace, an_idle_guest_rests_until_it_sends_or_writes, .timeout = 120)
 {
@@ -68,27 +82,16 @@ Test(pace, an_idle_guest_rests_until_it_sends_or_writes, .timeout = 120)
 	open_guest(&p, "interval-mode=slowdown,interval=5,interval-max=3600000", 0);
 	wait_reason(&p, "slowdown", NULL);
 	sim_stop(p.primary_sim);
-	/* each epoch is twice as long: soon one is longer than anybody waits */
-	for (deadline = deadline_in_ms(WAIT_MS);; sleep_ms(5)) {
-		st = wait_reason(&p, "idle", NULL);
-		if (st.interval_now_ns > 2000 * NS_PER_MS)
-			break;
-		cr_assert(now_ns() < deadline);
-	}
-	epoch = st.epoch_acked;
+	epoch = wait_deep_rest(&p);
 	ft_session_output(p.primary);
+	st.epoch_acked = epoch;
 	for (deadline = deadline_in_ms(1500); st.epoch_acked == epoch; ft_session_status(p.primary, &st))
 		cr_assert(now_ns() < deadline, "the output waits for the end of the interval");
 	wait_reason(&p, "slowdown", "output");
 	/* and again, but this time it writes */
-	for (deadline = deadline_in_ms(WAIT_MS);; sleep_ms(5)) {
-		st = wait_reason(&p, "idle", NULL);
-		if (st.interval_now_ns > 2000 * NS_PER_MS)
-			break;
-		cr_assert(now_ns() < deadline);
-	}
-	epoch = st.epoch_acked;
+	epoch = wait_deep_rest(&p);
 	sim_continue(p.primary_sim);
+	st.epoch_acked = epoch;
 	for (deadline = deadline_in_ms(1500); st.epoch_acked == epoch; ft_session_status(p.primary, &st))
 		cr_assert(now_ns() < deadline, "its pages wait for the end of the interval");
 	pair_close(&p);
