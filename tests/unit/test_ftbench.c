@@ -63,6 +63,16 @@ Test(ftbench, spread)
 	cr_assert(isnan(quantile(five, 0, 0.5)));
 }
 
+Test(ftbench, what_came_between_two_readings)
+{
+	struct ft_dist a = { .count = 10, .mean = 100 }, z = { .count = 30, .mean = 60 }, none = { 0 };
+
+	cr_assert_float_eq(dist_between(&a, &z), 40, 1e-9);
+	cr_assert_float_eq(dist_between(&none, &z), 60, 1e-9);
+	cr_assert(isnan(dist_between(&z, &z)));
+	cr_assert(isnan(dist_between(&none, &none)));
+}
+
 static enum verdict pauses(double a, double a_half, double b, double b_half)
 {
 	double x[] = { a - a_half, a, a + a_half }, y[] = { b - b_half, b, b + b_half };

@@ -84,6 +84,7 @@ struct spread {
 	double median, low, high; /* low, high: quartiles of four values and more, else the smallest and the largest */
 };
 double quantile(double *v, unsigned n, double share); /* sorts @v; NAN of none */
+double dist_between(const struct ft_dist *a, const struct ft_dist *z); /* mean of what came between two readings; NAN of nothing */
 struct spread spread_of(const double *v, unsigned n); /* NAN is left out */
 
 enum verdict { VERDICT_SAME, VERDICT_BETTER, VERDICT_WORSE, VERDICT_NONE };

@@ -31,7 +31,7 @@
 #define GIVE_UP_S 300.0
 
 struct sample {
-	uint64_t epoch, begun_ns, resumed_ns, acked_ns;
+	uint64_t epoch, begun_ns, cut_ns, resumed_ns, acked_ns, released_ns;
 };
 
 struct side { /* what the secondary answers */
@@ -51,7 +51,7 @@ struct bench { /* of the worker */
 	struct ft_session *primary, *standby; /* standby: loopback only */
 	int peer;
 	struct result *out;
-	/* epoch thread, but for acked_ns and nr */
+	/* epoch thread, but for acked_ns, released_ns and nr */
 	struct sample now, *sample;
 	atomic_uint nr;
 	double memcpy_page_ns;
@@ -240,6 +240,7 @@ static int see_pause(void *user, struct ft_error *err)
 static void see_cut(void *user, uint64_t epoch)
 {
 	the_bench->now.epoch = epoch;
+	the_bench->now.cut_ns = mono_ns();
 	sim_ops()->output_cut(user, epoch);
 }
 
@@ -254,6 +255,20 @@ static int see_resume(void *user, struct ft_error *err)
 		atomic_store(&the_bench->nr, nr + 1);
 	}
 	return r;
+}
+
+static void see_release(void *user, uint64_t epoch)
+{
+	unsigned nr = atomic_load(&the_bench->nr);
+	uint64_t now = mono_ns();
+
+	for (unsigned i = nr; epoch != UINT64_MAX && i-- > 0 && nr - i < 64;) {
+		struct sample *s = &the_bench->sample[i];
+
+		if (s->epoch <= epoch && !s->released_ns)
+			s->released_ns = now;
+	}
+	sim_ops()->output_release(user, epoch);
 }
 
 /* Acks come in order, some epochs behind: looked for from the end. */
@@ -281,6 +296,7 @@ static int open_primary(struct bench *b, const struct side *side, struct ft_erro
 	ops = *sim_ops_of(b->sim);
 	ops.pause = see_pause;
 	ops.output_cut = see_cut;
+	ops.output_release = see_release;
 	ops.resume = see_resume;
 	with_fault(b->p, true, side->address, uri, sizeof(uri));
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
@@ -325,9 +341,7 @@ static double sum_between(const struct look *a, const struct look *z, enum ft_me
 
 static double mean_between(const struct look *a, const struct look *z, enum ft_metric m)
 {
-	double n = (double)(z->stats.dist[m].count - a->stats.dist[m].count);
-
-	return n > 0 ? sum_between(a, z, m) / n : NAN;
+	return dist_between(&a->stats.dist[m], &z->stats.dist[m]);
 }
 
 static void note_memory(struct bench *b, struct ft_status *st)
@@ -372,22 +386,28 @@ static int settle(struct bench *b, struct ft_error *err)
 static void time_figures(struct bench *b, unsigned from, unsigned to)
 {
 	double *pause = calloc(to - from + 1, sizeof(double)), *safe = calloc(to - from + 1, sizeof(double));
-	unsigned n = 0, k = 0;
+	double *held = calloc(to - from + 1, sizeof(double));
+	unsigned n = 0, k = 0, h = 0;
 
-	for (unsigned i = from; pause && safe && i < to; i++) {
+	for (unsigned i = from; pause && safe && held && i < to; i++) {
 		const struct sample *s = &b->sample[i];
 
 		pause[n++] = (double)(s->resumed_ns - s->begun_ns) / 1e3;
 		if (s->acked_ns)
 			safe[k++] = s->acked_ns > s->resumed_ns ? (double)(s->acked_ns - s->resumed_ns) / 1e3 : 0;
+		if (s->released_ns)
+			held[h++] = (double)(s->released_ns - s->cut_ns) / 1e6;
 	}
 	b->out->v[FIG_PAUSE_P50] = quantile(pause, n, 0.5);
 	b->out->v[FIG_PAUSE_P99] = quantile(pause, n, 0.99);
 	b->out->v[FIG_PAUSE_MAX] = quantile(pause, n, 1);
 	b->out->v[FIG_SAFE_P50] = quantile(safe, k, 0.5);
 	b->out->v[FIG_SAFE_P99] = quantile(safe, k, 0.99);
+	b->out->v[FIG_HELD_P50] = quantile(held, h, 0.5);
+	b->out->v[FIG_HELD_P99] = quantile(held, h, 0.99);
 	free(pause);
 	free(safe);
+	free(held);
 }
 
 static void delay_figures(struct bench *b, const struct look *a, const struct look *z)
@@ -402,8 +422,6 @@ static void delay_figures(struct bench *b, const struct look *a, const struct lo
 			ms[k++] = (double)(log[i].time_ns - log[i].message.sent_ns) / 1e6;
 	b->out->v[FIG_DELAY_P50] = quantile(ms, k, 0.5);
 	b->out->v[FIG_DELAY_P99] = quantile(ms, k, 0.99);
-	b->out->v[FIG_HELD_P50] = (double)z->stats.dist[FT_METRIC_OUTPUT_DELAY].p50 / 1e6;
-	b->out->v[FIG_HELD_P99] = (double)z->stats.dist[FT_METRIC_OUTPUT_DELAY].p99 / 1e6;
 	free(log);
 	free(ms);
 }
@@ -439,15 +457,14 @@ static void phase_figures(struct bench *b, const struct look *a, const struct lo
 		enum ft_metric m;
 	} mean[] = { { FIG_PAUSE_MEAN, FT_METRIC_PAUSE }, { FIG_STOP, FT_METRIC_STOP },
 		     { FIG_COLLECT, FT_METRIC_COLLECT },  { FIG_CAPTURE, FT_METRIC_CAPTURE },
-		     { FIG_SAVE, FT_METRIC_SAVE },        { FIG_RESUME, FT_METRIC_RESUME } };
+		     { FIG_SAVE, FT_METRIC_SAVE },        { FIG_RESUME, FT_METRIC_RESUME },
+		     { FIG_SHIP, FT_METRIC_SHIP },        { FIG_ACK, FT_METRIC_ACK },
+		     { FIG_APPLIED, FT_METRIC_APPLIED } };
 	double *v = b->out->v;
 
 	for (size_t i = 0; i < sizeof(mean) / sizeof(mean[0]); i++)
 		v[mean[i].f] = mean_between(a, z, mean[i].m) / 1e3;
-	v[FIG_SHIP] = (double)z->stats.dist[FT_METRIC_SHIP].p50 / 1e3;
-	v[FIG_ACK] = (double)z->stats.dist[FT_METRIC_ACK].p50 / 1e3;
-	v[FIG_APPLIED] = (double)z->stats.dist[FT_METRIC_APPLIED].p50 / 1e3;
-	v[FIG_APPLY] = (double)z->side.stats.dist[FT_METRIC_APPLY].p50 / 1e3;
+	v[FIG_APPLY] = dist_between(&a->side.stats.dist[FT_METRIC_APPLY], &z->side.stats.dist[FT_METRIC_APPLY]) / 1e3;
 	v[FIG_DIRTY] = mean_between(a, z, FT_METRIC_DIRTY_PAGES);
 	v[FIG_EPOCH] = mean_between(a, z, FT_METRIC_EPOCH) / 1e6;
 }

@@ -28,6 +28,13 @@ static double between(const double *v, unsigned n, double share)
 	return i + 1 < n ? v[i] + (v[i + 1] - v[i]) * (at - i) : v[i];
 }
 
+double dist_between(const struct ft_dist *a, const struct ft_dist *z)
+{
+	double n = (double)z->count - (double)a->count;
+
+	return n > 0 ? (z->mean * (double)z->count - a->mean * (double)a->count) / n : NAN;
+}
+
 struct spread spread_of(const double *v, unsigned n)
 {
 	double s[REPEATS_MAX];
