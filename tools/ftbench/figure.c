@@ -18,6 +18,7 @@ const struct figure_info figure_info[FIG_COUNT] = {
 	[FIG_EPOCH] = { "epoch", "ms", 0, 0, "length of an epoch reached, mean, pause included" },
 	[FIG_DIRTY] = { "dirty", "pages", 0, 0, "of an epoch, mean" },
 	[FIG_EPOCHS] = { "epochs", "1/s", 0, 0, "checkpoints a second" },
+	[FIG_WRITTEN] = { "written", "1/s", 0, 0, "pages that the guest wrote, some of them twice in an epoch" },
 	[FIG_SLOWDOWN] = { "slowdown", "%", -1, 2, "work that the guest did not do, of what it did unprotected" },
 	[FIG_PROTECTED] = { "protected", "%", 1, 1, "of the time" },
 	[FIG_SHIP] = { "ship", "us", -1, 50, "first write to commit sent, mean" },
@@ -51,6 +52,8 @@ const struct figure_info figure_info[FIG_COUNT] = {
 	[FIG_FAIL_LOAD] = { "failover-load", "ms", 0, 0, "phase" },
 	[FIG_FAIL_START] = { "failover-start", "ms", 0, 0, "phase" },
 	[FIG_FAILOVER] = { "failover", "ms", -1, 2, "the whole of it" },
+	[FIG_TRANSFER] = { "transfer", "MB/s", 0, 0, "of a peer that only copies" },
+	[FIG_HUNG] = { "hung", "", 0, 0, "times that a peer hung, and was begun anew" },
 };
 
 int figure_named(const char *name)

@@ -5,13 +5,15 @@
 #include <errno.h>
 #include <math.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include "bench.h"
-#include "sim.h"
 
 #define ROUNDS 9u
 #define PIECE (256u << 10)
@@ -28,12 +30,9 @@ static uint8_t *used_memory(uint64_t bytes)
 	return m;
 }
 
-double limit_memcpy_ns(struct sim *s, uint64_t pages)
+double limit_memcpy_ns(const uint8_t *from, uint64_t set, uint64_t step, uint64_t pages)
 {
-	const struct sim_config *c = sim_get_config(s);
-	uint64_t all = c->region_bytes[0] / FT_PAGE_SIZE, set = c->working_set_pages ? c->working_set_pages : all;
-	uint64_t step = all / set ? all / set : 1, every = set / pages ? set / pages : 1;
-	const uint8_t *from = sim_memory(s, 0);
+	uint64_t every = set / pages ? set / pages : 1;
 	uint8_t *to = used_memory(pages * FT_PAGE_SIZE);
 	double ns[ROUNDS];
 
@@ -49,6 +48,16 @@ double limit_memcpy_ns(struct sim *s, uint64_t pages)
 	}
 	munmap(to, pages * FT_PAGE_SIZE);
 	return quantile(ns, ROUNDS, 0.5);
+}
+
+double limit_memcpy_of_ns(uint64_t set, uint64_t pages)
+{
+	uint8_t *from = used_memory(set * FT_PAGE_SIZE);
+	double ns = from ? limit_memcpy_ns(from, set, 1, pages) : NAN;
+
+	if (from)
+		munmap(from, set * FT_PAGE_SIZE);
+	return ns;
 }
 
 double limit_stream(uint64_t bytes)
@@ -182,5 +191,28 @@ out:
 		munmap(from, bytes);
 	if (fd >= 0)
 		close(fd);
+	return ret;
+}
+
+int limit_tcp_alone(uint64_t bytes, double *bytes_per_s, double *rtt_ns)
+{
+	uint16_t port = 0;
+	int listener = limit_tcp_listen(&port), ret;
+	pid_t pid;
+
+	if (listener < 0)
+		return listener;
+	pid = fork();
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		limit_tcp_serve(listener);
+		_exit(0);
+	}
+	close(listener);
+	ret = pid < 0 ? -EAGAIN : limit_tcp(port, bytes, bytes_per_s, rtt_ns);
+	if (pid > 0) {
+		kill(pid, SIGKILL);
+		waitpid(pid, NULL, 0);
+	}
 	return ret;
 }

@@ -53,11 +53,16 @@ static int add_set(void *user, const struct cli_option *opt, const char *value, 
 	SECONDS("time that counts of a point [" seconds_ "]"),                                                          \
 	CLI_U32(struct args, repeat, "repeat", 'r', "N", "times that each point is measured, in turns [" repeat_ "]")
 
+#define REAL                                                                                                           \
+	CLI_STRING(struct args, images, "images", 0, "DIR", "of a real guest: vmlinuz and initrd.gz [build/guest]")
+
 static const struct cli_option sweep_options[] = {
 	CLI_STRING(struct args, intervals, "interval", 'i', "MS,...", "checkpoint intervals [1,5,10,25,100,500]"),
 	CLI_STRING(struct args, pages, "pages", 0, "N,...", "pages that the guest writes in an interval, unprotected [100,1000,10000]"),
 	CLI_STRING(struct args, patterns, "pattern", 0, "NAME,...", "uniform, hot, sequential, sparse, zero, rewrite, scatter, mixed [uniform]"),
-	CLI_SIZE(struct args, guest_bytes, "guest-size", 0, "SIZE", "memory of the guest [1G]"),
+	CLI_STRING(struct args, guest, "guest", 'g', "KIND", "sim, simulated; or qemu, the Linux of tools/guest under ftqemu [sim]"),
+	REAL,
+	CLI_SIZE(struct args, guest_bytes, "guest-size", 0, "SIZE", "memory of the guest [1G; of qemu 256M]"),
 	CLI_U32(struct args, cpus, "cpus", 0, "N", "processors of the guest, each a thread [1]"),
 	{ .name = "set", .arg = "NAME=VALUE,...", .help = "a setting of ft-settings(7); several values: each in turn", .set = add_set, .letter = 's' },
 	CLI_U32(struct args, slow_us, "secondary-slow", 0, "US", "each apply of an epoch takes that much longer"),
@@ -92,6 +97,20 @@ static const struct cli_option memory_options[] = {
 	CLI_END,
 };
 
+static const struct cli_option peers_options[] = {
+	CLI_STRING(struct args, intervals, "interval", 'i', "MS,...", "checkpoint intervals [1,5,10,25,100,500]"),
+	CLI_STRING(struct args, rates, "pages-per-second", 0, "N,...", "that the guest writes [1000,10000]"),
+	CLI_SIZE(struct args, guest_bytes, "guest-size", 0, "SIZE", "memory of the guest [256M]"),
+	REAL,
+	CLI_STRING(struct args, preload, "colo-preload", 0, "FILE", "library made of tests/e2e/colofix.c, without which COLO hangs with TCG"),
+	HOW("2", "3"),
+	{ .name = "transport", .arg = "NAME", .help = "of ft: tcp or rdma [tcp]", .group = "Connection",
+	  .offset = offsetof(struct args, transport), .set = cli_set_string },
+	CLI_STRING(struct args, address, "address", 0, "ADDRESS", "of this host, where the secondary listens [127.0.0.1]"),
+	OUT,
+	CLI_END,
+};
+
 static const struct cli_option compare_options[] = {
 	CLI_U32(struct args, threshold, "threshold", 't', "PERCENT", "a smaller difference of medians is none [5]"),
 	CLI_FLAG(struct args, all, "all", 'a', "print the figures that are the same, too"),
@@ -105,6 +124,7 @@ static const struct cli_command commands[] = {
 	{ .name = "plot", .args = "A.json DIR", .help = "pictures of a run that was kept", .options = plot_options, .min_args = 2, .max_args = 2, .run = run_plot },
 	{ .name = "advise", .help = "measure this host shortly, and recommend an interval for a target", .options = advise_options, .run = run_advise },
 	{ .name = "idle", .help = "processor time for a guest that writes nothing", .options = idle_options, .run = run_idle },
+	{ .name = "peers", .help = "a real guest under ft, under QEMU's COLO, and migrated, in turns; and the plain link", .options = peers_options, .run = run_peers },
 	{ .name = "memory", .help = "memory of both sides under a guest that writes as fast as it can", .options = memory_options, .run = run_memory },
 	{ 0 },
 };
@@ -112,7 +132,7 @@ static const struct cli_command commands[] = {
 
 static const struct cli_program program = {
 	.name = "ftbench",
-	.help = "Measures what protecting a simulated guest costs on this host, beside what the host could do at best.",
+	.help = "Measures what protecting a guest costs on this host, beside what the host could do at best.",
 	.more = "Exit status: 0 done, of compare: nothing worse; 1 of compare: something worse, of advise: the target "
 		"cannot be met; 2 usage; 3 a "
 		"measurement failed.",
@@ -139,7 +159,9 @@ int main(int argc, char **argv)
 		.intervals = "1,5,10,25,100,500",
 		.pages = "100,1000,10000",
 		.patterns = "uniform",
-		.guest_bytes = UINT64_C(1) << 30,
+		.guest = "sim",
+		.images = "build/guest",
+		.rates = "1000,10000",
 		.cpus = 1,
 		.repeat = 3,
 		.seconds = 2,

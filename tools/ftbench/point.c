@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* point.c - one measured point.
+/* point.c - one measured point, of a simulated guest unless the point says what measures it (guest.c, peers.c).
  *
  *   the user's process          only waits: one thread, poll
  *     +- worker                 the guest and the primary; measures, and writes the result into a pipe
@@ -9,6 +9,7 @@
  * answers.  With loopback, which lives in one process, the secondary is in the worker, and its memory is not told apart.
  * A child ends with its parent (PR_SET_PDEATHSIG), so nothing is left behind when the user interrupts. */
 #include <errno.h>
+#include <fcntl.h>
 #include <math.h>
 #include <poll.h>
 #include <pthread.h>
@@ -29,6 +30,7 @@
 #define WAIT_MS 120000u
 #define SETTLE_EPOCHS 4u
 #define GIVE_UP_S 300.0
+#define GUEST_S 10.0 /* a real one boots, and is copied */
 
 struct sample {
 	uint64_t epoch, begun_ns, cut_ns, resumed_ns, acked_ns, released_ns;
@@ -315,33 +317,18 @@ static int open_primary(struct bench *b, const struct side *side, struct ft_erro
 
 /* ---- measuring ---- */
 
-struct look { /* at both sides, at the beginning and the end of the time that counts */
-	struct ft_stats stats;
-	struct side side;
-	struct usage usage;
-	uint64_t ns, steps;
-};
-
 static int take_look(struct bench *b, struct look *l, struct ft_error *err)
 {
-	int ret = ask_side(b, 'u', &l->side, err);
+	static struct side side;
+	int ret = ask_side(b, 'u', &side, err);
 
+	l->side_usage = side.usage;
+	l->side_stats = side.stats;
 	usage_read(&l->usage);
 	ft_session_stats(b->primary, &l->stats);
 	l->ns = mono_ns();
 	l->steps = sim_steps(b->sim);
 	return ret;
-}
-
-static double sum_between(const struct look *a, const struct look *z, enum ft_metric m)
-{
-	return z->stats.dist[m].mean * (double)z->stats.dist[m].count -
-	       a->stats.dist[m].mean * (double)a->stats.dist[m].count;
-}
-
-static double mean_between(const struct look *a, const struct look *z, enum ft_metric m)
-{
-	return dist_between(&a->stats.dist[m], &z->stats.dist[m]);
 }
 
 static void note_memory(struct bench *b, struct ft_status *st)
@@ -426,60 +413,13 @@ static void delay_figures(struct bench *b, const struct look *a, const struct lo
 	free(ms);
 }
 
-static void cost_figures(struct bench *b, const struct look *a, const struct look *z)
+/* Of pages as the guest's are spread. */
+static double sim_memcpy_ns(struct sim *s, uint64_t pages)
 {
-	double *v = b->out->v, gb = sum_between(a, z, FT_METRIC_DIRTY_PAGES) * FT_PAGE_SIZE / 1e9,
-	       wall = (double)(z->ns - a->ns);
-	double cpu_p = (double)(z->usage.cpu_primary_ns - a->usage.cpu_primary_ns);
-	double cpu_s = (double)(z->side.usage.cpu_secondary_ns - a->side.usage.cpu_secondary_ns);
+	const struct sim_config *c = sim_get_config(s);
+	uint64_t all = c->region_bytes[0] / FT_PAGE_SIZE, set = c->working_set_pages ? c->working_set_pages : all;
 
-	v[FIG_BUSY] = (cpu_p + cpu_s) / wall * 100;
-	if (gb > 0) {
-		v[FIG_BYTES] =
-			(double)(z->stats.counter[FT_COUNTER_BYTES_SENT] - a->stats.counter[FT_COUNTER_BYTES_SENT]) /
-			gb / 1e9;
-		v[FIG_CPU_PRIMARY] = cpu_p / 1e9 / gb;
-		v[FIG_CPU_SECONDARY] = cpu_s / 1e9 / gb;
-	}
-	v[FIG_GUEST] = (double)b->cfg.prefill_pages * FT_PAGE_SIZE / 1048576;
-	v[FIG_RSS_PRIMARY] = (double)z->usage.rss_bytes / 1048576;
-	v[FIG_PINNED_PRIMARY] = (double)z->usage.pinned_bytes / 1048576;
-	if (b->peer >= 0) {
-		v[FIG_RSS_SECONDARY] = (double)z->side.usage.rss_bytes / 1048576;
-		v[FIG_PINNED_SECONDARY] = (double)z->side.usage.pinned_bytes / 1048576;
-	}
-}
-
-static void phase_figures(struct bench *b, const struct look *a, const struct look *z)
-{
-	static const struct {
-		enum figure f;
-		enum ft_metric m;
-	} mean[] = { { FIG_PAUSE_MEAN, FT_METRIC_PAUSE }, { FIG_STOP, FT_METRIC_STOP },
-		     { FIG_COLLECT, FT_METRIC_COLLECT },  { FIG_CAPTURE, FT_METRIC_CAPTURE },
-		     { FIG_SAVE, FT_METRIC_SAVE },        { FIG_RESUME, FT_METRIC_RESUME },
-		     { FIG_SHIP, FT_METRIC_SHIP },        { FIG_ACK, FT_METRIC_ACK },
-		     { FIG_APPLIED, FT_METRIC_APPLIED } };
-	double *v = b->out->v;
-
-	for (size_t i = 0; i < sizeof(mean) / sizeof(mean[0]); i++)
-		v[mean[i].f] = mean_between(a, z, mean[i].m) / 1e3;
-	v[FIG_APPLY] = dist_between(&a->side.stats.dist[FT_METRIC_APPLY], &z->side.stats.dist[FT_METRIC_APPLY]) / 1e3;
-	v[FIG_DIRTY] = mean_between(a, z, FT_METRIC_DIRTY_PAGES);
-	v[FIG_EPOCH] = mean_between(a, z, FT_METRIC_EPOCH) / 1e6;
-}
-
-static void limit_figures(struct bench *b, const struct look *a, const struct look *z)
-{
-	double *v = b->out->v, limit_us;
-
-	v[FIG_EPOCHS] = (double)(z->stats.counter[FT_COUNTER_EPOCHS] - a->stats.counter[FT_COUNTER_EPOCHS]) * 1e9 /
-			(double)(z->ns - a->ns);
-	v[FIG_MEMCPY] = b->memcpy_page_ns * v[FIG_DIRTY] / 1e3;
-	if (v[FIG_DIRTY] >= 1)
-		v[FIG_PAUSE_RATIO] = v[FIG_PAUSE_P50] / v[FIG_MEMCPY];
-	limit_us = v[FIG_DIRTY] * FT_PAGE_SIZE / v[FIG_LINK] + (isnan(v[FIG_RTT]) ? 0 : v[FIG_RTT]);
-	v[FIG_SAFE_RATIO] = v[FIG_SAFE_P50] / limit_us;
+	return limit_memcpy_ns(sim_memory(s, 0), set, all / set ? all / set : 1, pages);
 }
 
 static int measure_limits(struct bench *b, struct ft_error *err)
@@ -491,7 +431,7 @@ static int measure_limits(struct bench *b, struct ft_error *err)
 
 	if (bytes < 8u << 20)
 		bytes = 8u << 20;
-	b->memcpy_page_ns = b->p->is_idle ? NAN : limit_memcpy_ns(b->sim, pages) / (double)pages;
+	b->memcpy_page_ns = b->p->is_idle ? NAN : sim_memcpy_ns(b->sim, pages) / (double)pages;
 	if (b->peer < 0) {
 		v[FIG_LINK] = limit_stream(bytes) / 1e6;
 		return 0;
@@ -529,29 +469,33 @@ static int measure_alone(struct bench *b, double *rate, struct ft_error *err)
 
 static int end_with_failover(struct bench *b, struct side *side, struct ft_error *err)
 {
-	double *v = b->out->v;
 	int ret = ask_side(b, 'f', side, err);
 
-	v[FIG_FAIL_STOP] = (double)side->failover.stop_ns / 1e6;
-	v[FIG_FAIL_APPLY] = (double)side->failover.apply_ns / 1e6;
-	v[FIG_FAIL_LOAD] = (double)side->failover.load_ns / 1e6;
-	v[FIG_FAIL_START] = (double)side->failover.activate_ns / 1e6;
-	v[FIG_FAILOVER] = (double)side->failover.total_ns / 1e6;
+	look_failover(b->out->v, &side->failover);
 	return ret;
+}
+
+static void cost_figures(struct bench *b, const struct look *a, const struct look *z)
+{
+	look_costs(b->out->v, a, z);
+	b->out->v[FIG_GUEST] = (double)b->cfg.prefill_pages * FT_PAGE_SIZE / 1048576;
+	if (b->peer >= 0)
+		look_side_memory(b->out->v, z);
 }
 
 /* Nothing is asked of epochs, which there may be none of: for how long there is protection, and what memory is used. */
 static int measure_dropping(struct bench *b, struct ft_error *err)
 {
 	static struct look a, z;
+	static struct side side;
 	unsigned looks = 0, protected = 0;
 	struct ft_status st;
 	double alone = 0;
 	int ret = measure_limits(b, err);
 
 	ret = ret ? ret : measure_alone(b, &alone, err);
-	ret = ret ? ret : ask_side(b, 'o', &a.side, err);
-	ret = ret ? ret : open_primary(b, &a.side, err);
+	ret = ret ? ret : ask_side(b, 'o', &side, err);
+	ret = ret ? ret : open_primary(b, &side, err);
 	ret = ret ? ret : take_look(b, &a, err);
 	for (uint64_t end = mono_ns() + (uint64_t)(b->p->seconds * 1e9); !ret && mono_ns() < end; sleep_ms(5)) {
 		note_memory(b, &st);
@@ -563,13 +507,14 @@ static int measure_dropping(struct bench *b, struct ft_error *err)
 		return ret;
 	cost_figures(b, &a, &z);
 	b->out->v[FIG_PROTECTED] = 100.0 * protected / (looks ? looks : 1);
-	b->out->v[FIG_SLOWDOWN] = (1 - (double)(z.steps - a.steps) * 1e9 / (double)(z.ns - a.ns) / alone) * 100;
+	look_work(b->out->v, &a, &z, alone);
 	return 0;
 }
 
 static int measure(struct bench *b, struct ft_error *err)
 {
 	static struct look a, z;
+	static struct side side;
 	double alone = 0;
 	unsigned from, to;
 	int ret = measure_limits(b, err);
@@ -577,9 +522,9 @@ static int measure(struct bench *b, struct ft_error *err)
 	if (!ret && !b->p->is_idle)
 		ret = measure_alone(b, &alone, err);
 	if (!ret)
-		ret = ask_side(b, 'o', &a.side, err);
+		ret = ask_side(b, 'o', &side, err);
 	if (!ret)
-		ret = open_primary(b, &a.side, err);
+		ret = open_primary(b, &side, err);
 	if (!ret)
 		ret = settle(b, err);
 	if (!ret)
@@ -596,14 +541,14 @@ static int measure(struct bench *b, struct ft_error *err)
 		return say(err, -ENODATA, "no epoch of %u ms ended in %.1f s: give it more --seconds",
 			   b->p->interval_ms, b->p->seconds);
 	time_figures(b, from, to);
-	phase_figures(b, &a, &z);
-	limit_figures(b, &a, &z);
+	look_phases(b->out->v, &a, &z);
+	look_limits(b->out->v, b->memcpy_page_ns);
 	delay_figures(b, &a, &z);
 	b->out->v[FIG_PROTECTED] = 100; /* else it has failed */
 	cost_figures(b, &a, &z);
-	if (alone > 0)
-		b->out->v[FIG_SLOWDOWN] = (1 - (double)(z.steps - a.steps) * 1e9 / (double)(z.ns - a.ns) / alone) * 100;
-	return b->p->no_failover ? 0 : end_with_failover(b, &z.side, err);
+	if (!b->p->is_idle)
+		look_work(b->out->v, &a, &z, alone);
+	return b->p->no_failover ? 0 : end_with_failover(b, &side, err);
 }
 
 /* The guest writes `pages` in the time of an interval and computes in between, as fast as its processors go. */
@@ -632,24 +577,21 @@ static void configure_guest(struct sim_config *c, const struct point *p)
 		c->work_per_step = (uint64_t)(step_s * (double)sim_work_rate());
 }
 
-static void worker_main(const struct point *p, int out)
+struct reply { /* of the worker */
+	int ret;
+	struct ft_error err;
+	struct result r;
+};
+
+static void measure_sim(const struct point *p, struct reply *reply)
 {
-	struct {
-		int ret;
-		struct ft_error err;
-		struct result r;
-	} reply = { 0 };
 	struct bench *b = calloc(1, sizeof(*b));
 	int pair[2] = { -1, -1 };
 
-	prctl(PR_SET_PDEATHSIG, SIGKILL);
-	signal(SIGPIPE, SIG_IGN);
 	if (!b || !(b->sample = calloc(SAMPLES_MAX, sizeof(*b->sample))))
 		_exit(1);
-	for (int i = 0; i < FIG_COUNT; i++)
-		reply.r.v[i] = NAN;
 	b->p = p;
-	b->out = &reply.r;
+	b->out = &reply->r;
 	b->peer = -1;
 	configure_guest(&b->cfg, p);
 	if (strcmp(p->transport, "loopback")) {
@@ -665,10 +607,24 @@ static void worker_main(const struct point *p, int out)
 	the_bench = b;
 	b->cfg.on_event = see_event;
 	b->cfg.on_event_user = b;
-	reply.ret = sim_create(&b->sim, &b->cfg, false, &reply.err);
+	reply->ret = sim_create(&b->sim, &b->cfg, false, &reply->err);
 	b->cfg.on_event = NULL;
-	if (!reply.ret)
-		reply.ret = p->may_drop ? measure_dropping(b, &reply.err) : measure(b, &reply.err);
+	if (!reply->ret)
+		reply->ret = p->may_drop ? measure_dropping(b, &reply->err) : measure(b, &reply->err);
+}
+
+static void worker_main(const struct point *p, int out)
+{
+	struct reply reply = { 0 };
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	signal(SIGPIPE, SIG_IGN);
+	for (int i = 0; i < FIG_COUNT; i++)
+		reply.r.v[i] = NAN;
+	if (p->measure)
+		reply.ret = p->measure(p, reply.r.v, &reply.err);
+	else
+		measure_sim(p, &reply);
 	if (write(out, &reply, sizeof(reply)) < 0)
 		_exit(1);
 	_exit(0); /* the sessions' threads end with the process; the secondary too */
@@ -676,23 +632,21 @@ static void worker_main(const struct point *p, int out)
 
 double point_expected_s(const struct point *p)
 {
+	if (p->measure)
+		return p->seconds * 1.5 + GUEST_S;
 	return p->seconds * 1.5 + 1.5 + (SETTLE_EPOCHS * p->interval_ms) / 1000.0;
 }
 
 int point_run(const struct point *p, struct result *out, void (*tick)(void *user, double s), void *user,
 	      struct ft_error *err)
 {
-	struct {
-		int ret;
-		struct ft_error err;
-		struct result r;
-	} reply;
+	struct reply reply;
 	uint64_t begun = mono_ns();
 	int fd[2], status, ret;
 	ssize_t n = 0;
 	pid_t pid;
 
-	if (pipe(fd))
+	if (pipe2(fd, O_CLOEXEC))
 		return say(err, -errno, "pipe: %s", strerror(errno));
 	fflush(NULL);
 	pid = fork();

@@ -71,7 +71,7 @@ static json_t *figures_to_json(const struct entry *e)
 
 json_t *run_to_json(const struct run *r)
 {
-	json_t *points = json_array();
+	json_t *points = json_array(), *missing = json_array();
 	struct utsname u;
 
 	uname(&u);
@@ -83,9 +83,11 @@ json_t *run_to_json(const struct run *r)
 						e->pattern, "pages", (json_int_t)e->pages, "interval-ms",
 						(int)e->interval_ms, "set", e->set, "figures", figures_to_json(e)));
 	}
-	return json_pack("{s:i,s:s,s:{s:s,s:s,s:i},s:o}", "ftbench", FORMAT, "version", ft_version(), "host", "kernel",
-			 u.release, "machine", u.machine, "processors", (int)sysconf(_SC_NPROCESSORS_ONLN), "points",
-			 points);
+	for (unsigned i = 0; i < r->nr_missing; i++)
+		json_array_append_new(missing, json_string(r->missing[i]));
+	return json_pack("{s:i,s:s,s:{s:s,s:s,s:i},s:o,s:o}", "ftbench", FORMAT, "version", ft_version(), "host",
+			 "kernel", u.release, "machine", u.machine, "processors", (int)sysconf(_SC_NPROCESSORS_ONLN),
+			 "points", points, "missing", missing);
 }
 
 static int figures_from_json(struct entry *e, const json_t *figures, struct ft_error *err)

@@ -12,7 +12,6 @@
 #include "progress.h"
 #include "sim.h"
 
-#define POINTS_MAX 4096u
 #define LIST_MAX 64u
 
 struct list { /* "1,5,10" */
@@ -93,7 +92,7 @@ int args_check(const struct args *a)
 		cli_error("option --transport: rdma needs --address, that of the device: 127.0.0.1 does not reach it");
 		return CLI_USAGE;
 	}
-	if (a->guest_bytes < 1u << 20 || a->guest_bytes % FT_PAGE_SIZE) {
+	if (a->guest_bytes && (a->guest_bytes < 1u << 20 || a->guest_bytes % FT_PAGE_SIZE)) {
 		cli_error("option --guest-size: at least 1M, and a multiple of 4K");
 		return CLI_USAGE;
 	}
@@ -121,7 +120,9 @@ void point_of_args(struct point *p, const struct args *a)
 		.pages = 1000,
 		.pattern = "uniform",
 		.cpus = a->cpus,
-		.guest_bytes = a->guest_bytes,
+		.guest_bytes = a->guest_bytes ? a->guest_bytes : UINT64_C(1) << 30,
+		.images = a->images,
+		.preload = a->preload,
 		.slow_us = a->slow_us,
 		.link_limit = a->link_limit,
 		.link_delay_ms = a->link_delay_ms,
@@ -196,7 +197,7 @@ int save_run(const struct args *a, const struct run *r)
 	return BENCH_OK;
 }
 
-static bool wants_table(const struct args *a)
+bool wants_table(const struct args *a)
 {
 	return !a->quiet && !(a->json && !strcmp(a->json, "-")) && !(a->csv && !strcmp(a->csv, "-"));
 }
@@ -249,6 +250,65 @@ static bool combination(const struct sets *s, unsigned at, char *buf, size_t siz
 	return at == 0;
 }
 
+/* A point under QEMU, with a smaller guest unless another is wanted. */
+static void make_real(struct point *p, const struct args *a)
+{
+	p->measure = guest_measure;
+	p->pattern = "qemu";
+	p->guest_bytes = a->guest_bytes ? a->guest_bytes : UINT64_C(256) << 20;
+}
+
+/* What a real guest cannot be given. */
+static int check_guest(const struct args *a)
+{
+	struct point p = { .images = a->images };
+	const char *why;
+
+	if (!strcmp(a->guest, "sim"))
+		return 0;
+	if (strcmp(a->guest, "qemu")) {
+		cli_error("option --guest: '%s' is not one of sim, qemu", a->guest);
+		return CLI_USAGE;
+	}
+	if (!strcmp(a->transport, "loopback") || a->link_limit || a->link_delay_ms || a->slow_us || a->cpus > 1 ||
+	    strcmp(a->patterns, "uniform")) {
+		cli_error("option --guest: qemu goes with tcp and rdma, one processor and pattern uniform, and without "
+			  "--link-limit, --link-delay and --secondary-slow");
+		return CLI_USAGE;
+	}
+	why = guest_missing(&p);
+	if (why)
+		cli_error("option --guest: qemu: %s", why);
+	return why ? BENCH_FAILED : 0;
+}
+
+int points_of_rates(const struct args *a, struct point *p, unsigned max, unsigned *n)
+{
+	struct list interval, rate;
+	int ret = split(&interval, "interval", a->intervals);
+
+	ret = ret ? ret : split(&rate, "pages-per-second", a->rates);
+	for (unsigned r = 0; !ret && r < rate.n; r++)
+		for (unsigned i = 0; !ret && i < interval.n; i++) {
+			struct point *one = &p[*n];
+			uint64_t ms, per_s;
+
+			point_of_args(one, a);
+			make_real(one, a);
+			ret = number("interval", interval.item[i], 1, 60000, &ms);
+			ret = ret ? ret : number("pages-per-second", rate.item[r], 1000, 1000000, &per_s);
+			if (ret)
+				break;
+			one->interval_ms = (uint32_t)ms;
+			one->pages = per_s * ms / 1000;
+			if (++*n == max) {
+				cli_error("more than %u points", max);
+				ret = CLI_USAGE;
+			}
+		}
+	return ret;
+}
+
 static int make_points(const struct args *a, struct point *p, unsigned *n)
 {
 	struct list interval, pages, pattern;
@@ -273,7 +333,9 @@ static int make_points(const struct args *a, struct point *p, unsigned *n)
 						  one.pattern);
 					return CLI_USAGE;
 				}
-				ret = number("pages", pages.item[g], 1, a->guest_bytes / FT_PAGE_SIZE, &one.pages);
+				if (!strcmp(a->guest, "qemu"))
+					make_real(&one, a);
+				ret = number("pages", pages.item[g], 1, one.guest_bytes / FT_PAGE_SIZE, &one.pages);
 				ret = ret ? ret : number("interval", interval.item[i], 1, 3600000, &ms);
 				one.interval_ms = ret ? 0 : (uint32_t)ms;
 				for (unsigned c = 0; !ret && combination(&sets, c, one.set, sizeof(one.set)); c++) {
@@ -298,6 +360,7 @@ int run_sweep(void *user, int argc, char **argv)
 	int ret = args_check(a);
 
 	(void)argc, (void)argv;
+	ret = ret ? ret : check_guest(a);
 	if (!ret)
 		ret = p ? make_points(a, p, &n) : BENCH_FAILED;
 	if (!ret)
@@ -397,7 +460,7 @@ int run_memory(void *user, int argc, char **argv)
 		point_of_args(&p[i], a);
 		p[i].is_flood = p[i].no_failover = true;
 		p[i].may_drop = !strcmp(policy.item[i], "drop");
-		p[i].pages = a->guest_bytes / FT_PAGE_SIZE;
+		p[i].pages = p[i].guest_bytes / FT_PAGE_SIZE;
 		snprintf(p[i].set, sizeof(p[i].set), "at-cap=%s staging-bytes=64M", policy.item[i]);
 	}
 	if (!ret)

@@ -24,13 +24,13 @@ void sleep_ms(unsigned ms)
 		;
 }
 
-static bool read_line(const char *task, const char *file, char *buf, int size)
+static bool read_line(const char *of, const char *task, const char *file, char *buf, int size)
 {
 	char path[384];
 	FILE *f;
 	bool ok;
 
-	snprintf(path, sizeof(path), "/proc/self/task/%s/%s", task, file);
+	snprintf(path, sizeof(path), "/proc/%s/task/%s/%s", of, task, file);
 	f = fopen(path, "re");
 	ok = f && fgets(buf, size, f);
 	if (f)
@@ -43,13 +43,20 @@ static bool is_of_secondary(const char *comm)
 	return !strncmp(comm, "ft-receive", 10) || !strncmp(comm, "ft-apply", 8) || !strncmp(comm, "ft-accept", 9);
 }
 
+static bool read_cpu(const char *of, const char *task, uint64_t *ns)
+{
+	char stat[128];
+
+	return read_line(of, task, "schedstat", stat, sizeof(stat)) && sscanf(stat, "%" SCNu64, ns) == 1;
+}
+
 static void add_thread(struct usage *u, const char *task)
 {
-	char comm[64], stat[128];
+	char comm[64];
 	uint64_t ns;
 
-	if (!read_line(task, "comm", comm, sizeof(comm)) || strncmp(comm, "ft-", 3) != 0 ||
-	    !read_line(task, "schedstat", stat, sizeof(stat)) || sscanf(stat, "%" SCNu64, &ns) != 1)
+	if (!read_line("self", task, "comm", comm, sizeof(comm)) || strncmp(comm, "ft-", 3) != 0 ||
+	    !read_cpu("self", task, &ns))
 		return;
 	*(is_of_secondary(comm) ? &u->cpu_secondary_ns : &u->cpu_primary_ns) += ns;
 }
@@ -84,4 +91,42 @@ void usage_read(struct usage *u)
 	if (d)
 		closedir(d);
 	read_memory(u);
+}
+
+static uint64_t proportional_bytes(pid_t pid)
+{
+	char path[64], line[256];
+	uint64_t kib, sum = 0;
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/proc/%d/smaps_rollup", (int)pid);
+	f = fopen(path, "re");
+	while (f && fgets(line, sizeof(line), f))
+		if (sscanf(line, "Pss: %" SCNu64, &kib) == 1)
+			sum = kib * 1024;
+	if (f)
+		fclose(f);
+	return sum;
+}
+
+void usage_of(pid_t pid, struct usage *u)
+{
+	char of[16], path[64];
+	pid_t child[16];
+	unsigned n = host_children(pid, child, 16);
+	uint64_t ns;
+	DIR *d;
+
+	*u = (struct usage){ 0 };
+	snprintf(of, sizeof(of), "%d", (int)pid);
+	snprintf(path, sizeof(path), "/proc/%d/task", (int)pid);
+	d = opendir(path);
+	for (struct dirent *e; d && (e = readdir(d));)
+		if (e->d_name[0] != '.' && read_cpu(of, e->d_name, &ns))
+			u->cpu_primary_ns += ns;
+	if (d)
+		closedir(d);
+	u->rss_bytes = proportional_bytes(pid);
+	for (unsigned i = 0; i < n; i++)
+		u->rss_bytes += proportional_bytes(child[i]);
 }
