@@ -13,7 +13,7 @@ boot() {
 	build=$(realpath "$1") programs=$2
 	shift 2
 	for p in $programs; do
-		for path in tests tools/vmm/sim tools/ftctl; do
+		for path in tests tools/vmm/sim tools/ftctl tools/ftbench; do
 			[ ! -x "$build/$path/$p" ] || set -- --file "$build/$path/$p:/bin/$p" "$@"
 		done
 	done

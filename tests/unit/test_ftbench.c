@@ -73,6 +73,56 @@ Test(ftbench, what_came_between_two_readings)
 	cr_assert(isnan(dist_between(&none, &none)));
 }
 
+static void metric(struct look *l, enum ft_metric m, uint64_t count, double mean)
+{
+	l->stats.dist[m] = (struct ft_dist){ .count = count, .mean = mean };
+}
+
+/* Of what was before the first look nothing comes into the figures. */
+Test(ftbench, figures_are_of_what_came_between_two_looks)
+{
+	static struct look a, z;
+	double v[FIG_COUNT];
+
+	for (int i = 0; i < FIG_COUNT; i++)
+		v[i] = NAN;
+	metric(&a, FT_METRIC_SHIP, 100, 9e6);
+	metric(&z, FT_METRIC_SHIP, 200, 5e6);
+	metric(&a, FT_METRIC_DIRTY_PAGES, 100, 5000);
+	metric(&z, FT_METRIC_DIRTY_PAGES, 200, 3000);
+	a.side_stats.dist[FT_METRIC_APPLY] = (struct ft_dist){ .count = 10, .mean = 4e6 };
+	z.side_stats.dist[FT_METRIC_APPLY] = (struct ft_dist){ .count = 20, .mean = 3e6 };
+	a.stats.counter[FT_COUNTER_EPOCHS] = 100;
+	z.stats.counter[FT_COUNTER_EPOCHS] = 200;
+	a.stats.counter[FT_COUNTER_BYTES_SENT] = 1u << 30;
+	z.stats.counter[FT_COUNTER_BYTES_SENT] = (1u << 30) + 2 * 100000 * FT_PAGE_SIZE;
+	a.ns = 5000000000;
+	z.ns = 15000000000;
+	a.steps = 1000;
+	z.steps = 10000;
+	a.usage.cpu_primary_ns = 7000000000;
+	z.usage.cpu_primary_ns = 7409600000;
+	look_phases(v, &a, &z);
+	look_costs(v, &a, &z);
+	look_work(v, &a, &z, 1000);
+	cr_assert_float_eq(v[FIG_SHIP], 1000, 1e-6);
+	cr_assert_float_eq(v[FIG_APPLY], 2000, 1e-6);
+	cr_assert_float_eq(v[FIG_DIRTY], 1000, 1e-6);
+	cr_assert_float_eq(v[FIG_EPOCHS], 10, 1e-9);
+	cr_assert_float_eq(v[FIG_BYTES], 2, 1e-9);
+	cr_assert_float_eq(v[FIG_CPU_PRIMARY], 1, 1e-9);
+	cr_assert_float_eq(v[FIG_WRITTEN], 900, 1e-9);
+	cr_assert_float_eq(v[FIG_SLOWDOWN], 10, 1e-9);
+	cr_assert(isnan(v[FIG_ACK]), "nothing was acknowledged");
+	v[FIG_PAUSE_P50] = 500;
+	v[FIG_SAFE_P50] = 9192;
+	v[FIG_LINK] = 1000;
+	v[FIG_RTT] = 500;
+	look_limits(v, 250);
+	cr_assert_float_eq(v[FIG_PAUSE_RATIO], 2, 1e-9);
+	cr_assert_float_eq(v[FIG_SAFE_RATIO], 2, 1e-9);
+}
+
 static enum verdict pauses(double a, double a_half, double b, double b_half)
 {
 	double x[] = { a - a_half, a, a + a_half }, y[] = { b - b_half, b, b + b_half };

@@ -28,7 +28,7 @@ enum figure {
 	FIG_SHIP, FIG_ACK, FIG_APPLIED, FIG_APPLY, FIG_SAFE_P50, FIG_SAFE_P99, FIG_LINK, FIG_RTT, FIG_SAFE_RATIO,
 	FIG_DELAY_P50, FIG_DELAY_P99, FIG_HELD_P50, FIG_HELD_P99,
 	FIG_BYTES, FIG_CPU_PRIMARY, FIG_CPU_SECONDARY, FIG_BUSY,
-	FIG_ENGINE, FIG_CAP, FIG_RSS_PRIMARY, FIG_RSS_SECONDARY, FIG_PINNED_PRIMARY, FIG_PINNED_SECONDARY, FIG_GUEST,
+	FIG_ENGINE, FIG_CAP, FIG_GROWN, FIG_RSS_PRIMARY, FIG_RSS_SECONDARY, FIG_PINNED_PRIMARY, FIG_PINNED_SECONDARY, FIG_GUEST,
 	FIG_FAIL_STOP, FIG_FAIL_APPLY, FIG_FAIL_LOAD, FIG_FAIL_START, FIG_FAILOVER,
 	FIG_TRANSFER, FIG_HUNG,
 	FIG_COUNT
@@ -83,6 +83,7 @@ struct usage {
 	uint64_t rss_bytes, pinned_bytes;
 };
 void usage_read(struct usage *u);
+uint64_t usage_resident(void); /* octets of this process, now */
 /* usage_of - of process @pid, all its threads as those of the primary; its memory together with that of the processes that it started, what
  * they share counted once. */
 void usage_of(pid_t pid, struct usage *u);

@@ -42,7 +42,8 @@ const char *guest_missing(const struct point *p)
 	for (size_t i = 0; i < 2; i++) {
 		snprintf(why, sizeof(why), "%.150s/%s", p->images, file[i]);
 		if (access(why, R_OK)) {
-			snprintf(why, sizeof(why), "%.100s has no %s: tools/guest/build of the source tree makes it (--images)",
+			snprintf(why, sizeof(why),
+				 "%.100s has no %s: tools/guest/build of the source tree makes it (--images)",
 				 p->images, file[i]);
 			return why;
 		}
@@ -60,8 +61,9 @@ static uint64_t set_mib(const struct point *p)
 
 void guest_words(struct words *w, const struct point *p, const char *dir, const char *name)
 {
-	static const char *const fixed[] = { QEMU,	"-M",	     "pc",   "-accel",	   "tcg", "-nodefaults", "-no-user-config",
-					     "-display", "none", "-no-reboot" };
+	static const char *const fixed[] = {
+		QEMU, "-M", "pc", "-accel", "tcg", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"
+	};
 
 	for (size_t i = 0; i < sizeof(fixed) / sizeof(fixed[0]); i++)
 		words_add(w, "%s", fixed[i]);
@@ -112,7 +114,8 @@ static bool last_line(const char *path, struct counts *c)
 	end = strchr(at, '\n');
 	*c = (struct counts){ .counter = strtoull(at + strlen(head), NULL, 10),
 			      .steps = number_of(at, end, " steps "),
-			      .bad = number_of(at, end, " errs ") + number_of(at, end, " klog ") + number_of(at, end, " back "),
+			      .bad = number_of(at, end, " errs ") + number_of(at, end, " klog ") +
+				     number_of(at, end, " back "),
 			      .ns = mono_ns() };
 	return true;
 }
@@ -128,7 +131,8 @@ int guest_counts(struct host *h, const char *name, struct counts *c, struct ft_e
 	while (!last_line(path, c) || c->counter <= before.counter) {
 		for (unsigned i = 0; i < h->n; i++)
 			if (host_wait(h, h->child[i], 0) != -ETIMEDOUT)
-				return say(err, -EIO, "QEMU or ftqemu has ended: %s", host_said(h, name, said, sizeof(said)));
+				return say(err, -EIO, "QEMU or ftqemu has ended: %s",
+					   host_said(h, name, said, sizeof(said)));
 		if (mono_ns() > end)
 			return say(err, -ETIMEDOUT, "the guest says nothing on its console; %s",
 				   host_said(h, name, said, sizeof(said)));
@@ -244,7 +248,8 @@ static int read_stats(struct talk *t, struct ft_stats *out, struct ft_error *err
 		out->dist[m].mean = json_number_value(json_object_get(d, "mean"));
 	}
 	for (int c = 0; !r && c < FT_COUNTER_COUNT; c++)
-		out->counter[c] = (uint64_t)json_integer_value(json_object_get(counter, ft_counter_name((enum ft_counter)c)));
+		out->counter[c] =
+			(uint64_t)json_integer_value(json_object_get(counter, ft_counter_name((enum ft_counter)c)));
 	json_decref(s);
 	return r;
 }

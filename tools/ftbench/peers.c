@@ -94,14 +94,17 @@ static int migrate(struct qemus *q, const char *uri, bool is_colo, struct ft_err
 
 		if (is_colo)
 			json_array_append_new(caps, json_pack("{s:s,s:b}", "capability", "x-colo", "state", 1));
-		r = r ? r : talk_ask(side[i], qmp_request("migrate-set-capabilities", json_pack("{s:O}", "capabilities", caps)), NULL,
-				     err);
+		r = r ? r
+		      : talk_ask(side[i],
+				 qmp_request("migrate-set-capabilities", json_pack("{s:O}", "capabilities", caps)),
+				 NULL, err);
 		json_decref(caps);
-		r = r ? r : talk_ask(side[i],
-				     qmp_request("migrate-set-parameters",
-						 json_pack("{s:I,s:I}", "max-bandwidth", (json_int_t)BANDWIDTH,
-							   "x-checkpoint-delay", (json_int_t)q->p->interval_ms)),
-				     NULL, err);
+		r = r ? r
+		      : talk_ask(side[i],
+				 qmp_request("migrate-set-parameters",
+					     json_pack("{s:I,s:I}", "max-bandwidth", (json_int_t)BANDWIDTH,
+						       "x-checkpoint-delay", (json_int_t)q->p->interval_ms)),
+				 NULL, err);
 	}
 	r = r ? r : talk_ask(q->to, qmp_request("migrate-incoming", json_pack("{s:s}", "uri", uri)), NULL, err);
 	return r ? r : talk_ask(q->from, qmp_request("migrate", json_pack("{s:s}", "uri", uri)), NULL, err);
@@ -176,7 +179,8 @@ static int migrate_measure(const struct point *p, double *v, struct ft_error *er
 			    (double)json_integer_value(json_object_get(m, "setup-time"));
 
 		v[FIG_TRANSFER] =
-			(double)json_integer_value(json_object_get(json_object_get(m, "ram"), "transferred")) / fmax(ms, 1) / 1e3;
+			(double)json_integer_value(json_object_get(json_object_get(m, "ram"), "transferred")) /
+			fmax(ms, 1) / 1e3;
 		v[FIG_PAUSE_P50] = (double)json_integer_value(json_object_get(m, "downtime")) * 1e3;
 	}
 	json_decref(m);
@@ -315,7 +319,8 @@ static void add_points(const struct peer *e, const struct point *at, unsigned n,
 {
 	for (unsigned i = 0; i < n; i++) {
 		struct point *p = &out[*nr];
-		bool first_of_rate = i == 0 || at[i].pages * 1000 / at[i].interval_ms != at[i - 1].pages * 1000 / at[i - 1].interval_ms;
+		bool first_of_rate = i == 0 || at[i].pages * 1000 / at[i].interval_ms !=
+						       at[i - 1].pages * 1000 / at[i - 1].interval_ms;
 
 		if ((!e->has_interval && !first_of_rate) || (!e->has_rate && i))
 			continue;
@@ -337,8 +342,8 @@ static void print_cell(const struct entry *e, enum figure f, double scale, int d
 	char text[64] = "-";
 
 	if (s.n > 1)
-		snprintf(text, sizeof(text), "%.*f (%.*f to %.*f)", digits, s.median * scale, digits, s.low * scale, digits,
-			 s.high * scale);
+		snprintf(text, sizeof(text), "%.*f (%.*f to %.*f)", digits, s.median * scale, digits, s.low * scale,
+			 digits, s.high * scale);
 	else if (s.n)
 		snprintf(text, sizeof(text), "%.*f", digits, s.median * scale);
 	printf("  %-24s", text);
@@ -346,12 +351,17 @@ static void print_cell(const struct entry *e, enum figure f, double scale, int d
 
 static void print_peers(const struct run *r)
 {
-	printf("%-12s %8s %6s  %-24s  %-24s  %-24s  %-24s  %-24s  %s\n", "", "pages/s", "ms", "checkpoints/s", "pause p50, ms",
-	       "pause p99, ms", "pages/s written", "MB/s", "hung");
+	printf("%-12s %8s %6s  %-24s  %-24s  %-24s  %-24s  %-24s  %s\n", "", "pages/s", "ms", "checkpoints/s",
+	       "pause p50, ms", "pause p99, ms", "pages/s written", "MB/s", "hung");
 	for (unsigned i = 0; i < r->n; i++) {
 		const struct entry *e = &r->entry[i];
+		char rate[24] = "-", interval[12] = "-";
 
-		printf("%-12s %8llu %6u", e->transport, (unsigned long long)(e->pages * 1000 / e->interval_ms), e->interval_ms);
+		if (strcmp(e->pattern, "none"))
+			snprintf(rate, sizeof(rate), "%llu", (unsigned long long)(e->pages * 1000 / e->interval_ms));
+		if (entry_spread(e, FIG_EPOCHS).n)
+			snprintf(interval, sizeof(interval), "%u", e->interval_ms);
+		printf("%-12s %8s %6s", e->transport, rate, interval);
 		print_cell(e, FIG_EPOCHS, 1, 1);
 		print_cell(e, FIG_PAUSE_P50, 1e-3, 2);
 		print_cell(e, FIG_PAUSE_P99, 1e-3, 2);
@@ -382,7 +392,8 @@ static void print_ratios(const struct run *r)
 			if (strcmp(c->transport, "colo") || f->interval_ms != c->interval_ms || f->pages != c->pages ||
 			    (strcmp(f->transport, "tcp") && strcmp(f->transport, "rdma")))
 				continue;
-			printf("%llu pages/s, %u ms: COLO's pause is %.2f times ft's, ft takes %.2f times as many checkpoints; "
+			printf("%llu pages/s, %u ms: COLO's pause is %.2f times ft's, ft takes %.2f times as many "
+			       "checkpoints; "
 			       "COLO's best anywhere: %.2f, %.2f\n",
 			       (unsigned long long)(f->pages * 1000 / f->interval_ms), f->interval_ms,
 			       entry_spread(c, FIG_PAUSE_P50).median / pause, rate / entry_spread(c, FIG_EPOCHS).median,

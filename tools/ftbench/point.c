@@ -57,6 +57,7 @@ struct bench { /* of the worker */
 	struct sample now, *sample;
 	atomic_uint nr;
 	double memcpy_page_ns;
+	uint64_t resident_before; /* the session began */
 };
 
 /* ---- the sides' sessions ---- */
@@ -301,6 +302,7 @@ static int open_primary(struct bench *b, const struct side *side, struct ft_erro
 	ops.output_release = see_release;
 	ops.resume = see_resume;
 	with_fault(b->p, true, side->address, uri, sizeof(uri));
+	b->resident_before = usage_resident();
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
 	cfg.heartbeat_misses = 100;
 	cfg.output_cut = 0; /* an interval's figures are those of the interval; --set output-cut=on */
@@ -331,14 +333,22 @@ static int take_look(struct bench *b, struct look *l, struct ft_error *err)
 	return ret;
 }
 
+static void most_seen(double *at, double v)
+{
+	*at = isnan(*at) ? v : fmax(*at, v);
+}
+
+/* Asked all the time that the guest writes. */
 static void note_memory(struct bench *b, struct ft_status *st)
 {
 	double mib;
 
 	ft_session_status(b->primary, st);
 	mib = (double)st->memory_bytes / 1048576;
-	b->out->v[FIG_ENGINE] = fmax(mib, isnan(b->out->v[FIG_ENGINE]) ? 0 : b->out->v[FIG_ENGINE]);
+	most_seen(&b->out->v[FIG_ENGINE], mib);
 	b->out->v[FIG_CAP] = (double)st->memory_cap_bytes / 1048576;
+	if (b->peer >= 0) /* else the standby is in it */
+		most_seen(&b->out->v[FIG_GROWN], ((double)usage_resident() - (double)b->resident_before) / 1048576);
 }
 
 static int still_protected(struct bench *b, struct ft_error *err)

@@ -80,6 +80,14 @@ static void read_memory(struct usage *u)
 		fclose(f);
 }
 
+uint64_t usage_resident(void)
+{
+	struct usage u = { 0 };
+
+	read_memory(&u);
+	return u.rss_bytes;
+}
+
 void usage_read(struct usage *u)
 {
 	DIR *d = opendir("/proc/self/task");
