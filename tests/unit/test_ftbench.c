@@ -96,6 +96,9 @@ Test(ftbench, figures_are_of_what_came_between_two_looks)
 	z.stats.counter[FT_COUNTER_EPOCHS] = 200;
 	a.stats.counter[FT_COUNTER_BYTES_SENT] = 1u << 30;
 	z.stats.counter[FT_COUNTER_BYTES_SENT] = (1u << 30) + 2 * 100000 * FT_PAGE_SIZE;
+	a.stats.counter[FT_COUNTER_CAP_STALLS] = 5;
+	z.stats.counter[FT_COUNTER_CAP_STALLS] = 25;
+	z.stats.counter[FT_COUNTER_CAP_DROPS] = 10;
 	a.ns = 5000000000;
 	z.ns = 15000000000;
 	a.steps = 1000;
@@ -111,6 +114,7 @@ Test(ftbench, figures_are_of_what_came_between_two_looks)
 	cr_assert_float_eq(v[FIG_EPOCHS], 10, 1e-9);
 	cr_assert_float_eq(v[FIG_BYTES], 2, 1e-9);
 	cr_assert_float_eq(v[FIG_CPU_PRIMARY], 1, 1e-9);
+	cr_assert_float_eq(v[FIG_MET], 3, 1e-9);
 	cr_assert_float_eq(v[FIG_WRITTEN], 900, 1e-9);
 	cr_assert_float_eq(v[FIG_SLOWDOWN], 10, 1e-9);
 	cr_assert(isnan(v[FIG_ACK]), "nothing was acknowledged");

@@ -42,6 +42,7 @@ const struct figure_info figure_info[FIG_COUNT] = {
 	[FIG_BUSY] = { "cpu-share", "%", -1, 0.3, "of one core, the engine's threads of both sides" },
 	[FIG_ENGINE] = { "staging", "MiB", -1, 1, "engine memory of the primary, the most that was seen" },
 	[FIG_CAP] = { "staging-cap", "MiB", 0, 0, "its cap" },
+	[FIG_MET] = { "cap-met", "1/s", 0, 0, "epochs cut, pauses prolonged and protections ended at the cap" },
 	[FIG_GROWN] = { "grown-primary", "MiB", -1, 4,
 			"the most that the process had resident more than before its session began" },
 	[FIG_RSS_PRIMARY] = { "resident-primary", "MiB", -1, 4, "process, the guest's memory included" },

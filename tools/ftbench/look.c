@@ -42,6 +42,9 @@ void look_costs(double *v, const struct look *a, const struct look *z)
 	double cpu_s = (double)(z->side_usage.cpu_secondary_ns - a->side_usage.cpu_secondary_ns);
 
 	v[FIG_BUSY] = (cpu_p + cpu_s) / wall * 100;
+	v[FIG_MET] = (counted(a, z, FT_COUNTER_CAP_CUTS) + counted(a, z, FT_COUNTER_CAP_STALLS) +
+		      counted(a, z, FT_COUNTER_CAP_DROPS)) *
+		     1e9 / wall;
 	if (gb > 0) {
 		v[FIG_BYTES] = counted(a, z, FT_COUNTER_BYTES_SENT) / gb / 1e9;
 		v[FIG_CPU_PRIMARY] = cpu_p / 1e9 / gb;

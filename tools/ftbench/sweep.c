@@ -418,9 +418,9 @@ static void print_number(const struct entry *e, enum figure f, double scale, int
 
 static void print_memory(const struct run *r)
 {
-	printf("%-28s %12s %11s %6s %13s %13s %9s %15s %12s %11s %9s %9s\n", "policy", "written MB/s", "staging MiB",
-	       "cap", "primary +MiB", "secondary MiB", "guest MiB", "secondary/guest", "pause p99 ms", "protected %",
-	       "epoch ms", "slower %");
+	printf("%-28s %12s %11s %6s %9s %13s %13s %9s %15s %12s %11s %9s %9s\n", "policy", "written MB/s",
+	       "staging MiB", "cap", "met, 1/s", "primary +MiB", "secondary MiB", "guest MiB", "secondary/guest",
+	       "pause p99 ms", "protected %", "epoch ms", "slower %");
 	for (unsigned i = 0; i < r->n; i++) {
 		const struct entry *e = &r->entry[i];
 
@@ -428,6 +428,7 @@ static void print_memory(const struct run *r)
 		print_number(e, FIG_WRITTEN, FT_PAGE_SIZE / 1e6, 12);
 		print_number(e, FIG_ENGINE, 1, 11);
 		print_number(e, FIG_CAP, 1, 6);
+		print_number(e, FIG_MET, 1, 9);
 		print_number(e, FIG_GROWN, 1, 13);
 		print_number(e, FIG_RSS_SECONDARY, 1, 13);
 		print_number(e, FIG_GUEST, 1, 9);
