@@ -56,7 +56,7 @@ const struct figure_info figure_info[FIG_COUNT] = {
 	[FIG_FAIL_START] = { "failover-start", "ms", 0, 0, "phase" },
 	[FIG_FAILOVER] = { "failover", "ms", -1, 2, "the whole of it" },
 	[FIG_TRANSFER] = { "transfer", "MB/s", 0, 0, "of a peer that only copies" },
-	[FIG_HUNG] = { "hung", "", 0, 0, "times that a peer hung, and was begun anew" },
+	[FIG_HUNG] = { "hung", "", 0, 0, "times that a peer hung or ended, and was begun anew" },
 };
 
 int figure_named(const char *name)

@@ -4,7 +4,7 @@
  *   ft       ftqemu over TCP (guest.c)
  *   colo     QEMU's own COLO: x-checkpoint-delay is the interval; no network proxy, so checkpoints are taken by time only; over a Unix
  *            socket, where it is at its best.  With TCG, QEMU 7.2 hangs at a checkpoint without tests/e2e/colofix.c (--colo-preload);
- *            a run that hangs all the same is begun anew and counted.
+ *            a run that hangs or ends all the same is begun anew and counted.
  *   migrate  one plain live migration over TCP: throughput, and its downtime as pause
  *   iperf3, ib_write_bw    the link alone
  *
