@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* primary.h - what primary.c (connections), epoch.c (one epoch), pace.c (when it is due) and ship.c (sending, answers) share.  Private.
+/* primary.h - what primary.c (connections), epoch.c (one epoch), behind.c (its pages copied behind the guest), pace.c (when it is due) and ship.c (sending, answers) share.  Private.
  *
  * Threads
  *   ft-epoch  lives with the session: connects, syncs, runs epochs, handles losses; the only one that calls the VMM
@@ -151,6 +151,19 @@ int primary_wait_locked(struct primary *p, uint64_t deadline);
 /* sync_run - full sync up to and including the first epoch's capture.  0 or negative (the connection is lost). */
 int sync_run(struct primary *p);
 int epoch_run(struct primary *p);
+/* slab_take - a free slab, or NULL at @deadline or when the connection is lost. */
+struct work *slab_take(struct primary *p, uint64_t deadline);
+/* epoch_stalled - the error: @what could not be finished, for want of slabs or in time. */
+int epoch_stalled(struct primary *p, const struct ft_config *cfg, const char *what, struct ft_error *err);
+
+/* -- behind.c: epoch thread -- */
+/* hook_begin - from the guest's next step on the VMM tells its writes, if pages are captured by copy on write; guest paused. */
+int hook_begin(struct primary *p, struct ft_error *err);
+/* hook_end - the VMM need not tell its writes any more.  Guest running, or held. */
+void hook_end(struct primary *p);
+/* behind_arm - guest paused: what was written is to be copied for @job.  behind_finish - the guest runs: copy it. */
+void behind_arm(struct primary *p, struct epoch_job *job);
+int behind_finish(struct primary *p, struct epoch_job *job, const struct ft_config *cfg, uint64_t resumed_ns, struct ft_error *err);
 
 /* -- ahead.c: epoch thread -- */
 /* ahead_begin - of a connection.  ahead_send - what is dirty now; an error has ended the connection.  ahead_learn - of a slab that was
@@ -168,9 +181,6 @@ void pace_after(struct primary *p, uint64_t paused_ns, uint64_t resumed_ns, uint
 /* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free.  *@cut: false if the operator only
  * wants his stopped guest back. */
 int epoch_wait(struct primary *p, bool *cut);
-
-/* hook_end - the VMM need not tell its writes any more.  Guest running, or held. */
-void hook_end(struct primary *p);
 
 /* -- ship.c -- */
 void *ship_main(void *primary);
