@@ -11,10 +11,13 @@
 #define FT_COW_H
 
 #include "capture.h"
+#include "hist.h"
 
 struct cow;
 
-int cow_create(struct cow **out); /* -ENOMEM */
+/* cow_create - @paid (NULL: nobody wants to know) gets the time of each write that met a page to be copied: until the writer had copied it, or
+ * had waited until it was.  -ENOMEM. */
+int cow_create(struct cow **out, struct hist *paid);
 void cow_destroy(struct cow *c);  /* NULL is harmless; off */
 
 /* cow_begin - of a machine with these regions, which stay until cow_end().  Nothing counts as written.  -ENOMEM. */
@@ -40,7 +43,10 @@ struct slab *cow_exchange(struct cow *c, struct slab *fresh);
 void cow_sort(struct cow *c, struct slab *s);
 /* cow_disarm - all is copied, or nobody wants it any more.  Waiting writers go on. */
 void cow_disarm(struct cow *c);
-/* cow_faults - pages copied by writers since the last arm. */
-uint64_t cow_faults(struct cow *c);
+/* cow_paid - since the last arm: pages copied by writers, and the time that went to *@paid. */
+struct cow_paid {
+	uint64_t faults, ns;
+};
+struct cow_paid cow_paid(struct cow *c);
 
 #endif

@@ -106,7 +106,7 @@ static int copy_behind(struct primary *p, struct epoch_job *job, const struct ft
 }
 
 int behind_finish(struct primary *p, struct epoch_job *job, const struct ft_config *cfg, uint64_t resumed_ns,
-		       struct ft_error *err)
+		  struct ft_error *err)
 {
 	struct slab *own = NULL, *theirs;
 	int r = copy_behind(p, job, cfg, &own, resumed_ns + cfg->pause_max_ms * NS_PER_MS);
@@ -119,6 +119,6 @@ int behind_finish(struct primary *p, struct epoch_job *job, const struct ft_conf
 	}
 	if (own)
 		pass_on(p, job, own);
-	stats_count(&p->s->stats, FT_COUNTER_COW_FAULTS, cow_faults(p->cow));
+	stats_count(&p->s->stats, FT_COUNTER_COW_FAULTS, cow_paid(p->cow).faults);
 	return r ? epoch_stalled(p, cfg, "copying behind the guest", err) : 0;
 }

@@ -25,6 +25,7 @@ static const struct {
 	[FT_METRIC_RECEIVE] = { "receive", "ns" },
 	[FT_METRIC_APPLY] = { "apply", "ns" },
 	[FT_METRIC_APPLY_PAGES] = { "apply-pages", "pages" },
+	[FT_METRIC_WRITE_FAULT] = { "write-fault", "ns" },
 };
 
 static const char *const counters[FT_COUNTER_COUNT] = {

@@ -479,6 +479,7 @@ enum ft_metric {
 	FT_METRIC_RECEIVE,	/* secondary: first record of an epoch to its commit */
 	FT_METRIC_APPLY,	/* secondary: copy into the standby image */
 	FT_METRIC_APPLY_PAGES,	/* secondary */
+	FT_METRIC_WRITE_FAULT,	/* primary, "capture" cow: of each write that met a page still to be copied: until it was, waits included */
 	FT_METRIC_COUNT
 };
 FT_API const char *ft_metric_name(enum ft_metric m); /* "pause", "output-delay" ...; "?" */
