@@ -23,13 +23,14 @@
 #include "thread.h"
 
 #define STRIPES 64u
+#define SAMPLE_MAX_NS 10000u /* a longer one has lost its processor meanwhile: that is no price of telling */
 
 struct cow {
 	pthread_mutex_t stripe[STRIPES];
 	atomic_bool on, armed; /* changed by the owner, read by writers with a stripe */
 	const struct region_table *regions;
 	struct bitmap *written, *set, *done;
-	_Atomic uint64_t nr_written;
+	_Atomic uint64_t nr_written, told_ns;
 
 	pthread_mutex_t fault_lock;
 	pthread_cond_t given;
@@ -116,6 +117,14 @@ void cow_disarm(struct cow *c)
 	bitmap_clear(c->done);
 }
 
+void cow_off(struct cow *c)
+{
+	atomic_store(&c->on, false);
+	pass_writers(c);
+	bitmap_clear(c->written);
+	atomic_store(&c->nr_written, 0);
+}
+
 void cow_end(struct cow *c)
 {
 	if (!c->set)
@@ -132,6 +141,7 @@ void cow_arm(struct cow *c)
 	c->set = c->written;
 	c->written = empty;
 	atomic_store(&c->nr_written, 0);
+	atomic_store(&c->told_ns, 0);
 	c->paid = (struct cow_paid){ 0 };
 	atomic_store(&c->armed, true);
 }
@@ -193,11 +203,12 @@ static void wait_for_room(struct cow *c)
 	pthread_mutex_unlock(&c->fault_lock);
 }
 
-static void write_page(struct cow *c, uint64_t page)
+/* True: it was one of those that are paid for. */
+static bool write_page(struct cow *c, uint64_t page)
 {
 	pthread_mutex_t *lock = &c->stripe[page % STRIPES];
 	uint64_t began = 0;
-	bool waited = false; /* and another has copied the page meanwhile */
+	bool waited = false, paid = false; /* waited: and another has copied the page meanwhile */
 
 	if (pthread_mutex_trylock(lock)) {
 		began = now_ns();
@@ -208,6 +219,7 @@ static void write_page(struct cow *c, uint64_t page)
 		if (fault(c, page, began)) {
 			bitmap_set(c->done, page);
 			waited = false;
+			paid = true;
 			break;
 		}
 		pthread_mutex_unlock(lock);
@@ -220,6 +232,7 @@ static void write_page(struct cow *c, uint64_t page)
 	if (atomic_load(&c->on) && bitmap_set(c->written, page))
 		atomic_fetch_add_explicit(&c->nr_written, 1, memory_order_relaxed);
 	pthread_mutex_unlock(lock);
+	return paid || waited;
 }
 
 /* The page space of a region, without trust in its table once it is off: looked up with a stripe, any; not the same for all writers. */
@@ -241,12 +254,19 @@ static bool locate(struct cow *c, uint32_t region, uint64_t first, uint64_t nr, 
 
 void cow_write(struct cow *c, uint32_t region, uint64_t first, uint64_t nr)
 {
-	uint64_t page;
+	static _Thread_local unsigned calls;
+	uint64_t began = ++calls % COW_SAMPLE ? 0 : now_ns(), page, ns;
+	bool paid = false;
 
 	if (!locate(c, region, first, nr, &page))
 		return;
 	for (uint64_t i = 0; i < nr; i++)
-		write_page(c, page + i);
+		paid |= write_page(c, page + i);
+	if (!began || paid)
+		return;
+	ns = now_ns() - began;
+	atomic_fetch_add_explicit(&c->told_ns, COW_SAMPLE * (ns < SAMPLE_MAX_NS ? ns : SAMPLE_MAX_NS),
+				  memory_order_relaxed);
 }
 
 uint64_t cow_written(const struct cow *c)
@@ -306,6 +326,7 @@ struct cow_paid cow_paid(struct cow *c)
 	pthread_mutex_lock(&c->fault_lock);
 	paid = c->paid;
 	pthread_mutex_unlock(&c->fault_lock);
+	paid.told_ns = atomic_load_explicit(&c->told_ns, memory_order_relaxed);
 	return paid;
 }
 

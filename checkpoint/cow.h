@@ -24,6 +24,8 @@ void cow_destroy(struct cow *c);  /* NULL is harmless; off */
 int cow_begin(struct cow *c, const struct region_table *regions);
 /* cow_on - from now on writers mark what they write; guest paused. */
 void cow_on(struct cow *c);
+/* cow_off - disarmed, guest running: writers mark nothing any more, what they marked is forgotten, and cow_on() may come again. */
+void cow_off(struct cow *c);
 /* cow_end - when it returns no writer uses the regions any more; those that waited are let go.  Harmless when it is off. */
 void cow_end(struct cow *c);
 
@@ -43,9 +45,11 @@ struct slab *cow_exchange(struct cow *c, struct slab *fresh);
 void cow_sort(struct cow *c, struct slab *s);
 /* cow_disarm - all is copied, or nobody wants it any more.  Waiting writers go on. */
 void cow_disarm(struct cow *c);
-/* cow_paid - since the last arm: pages copied by writers, and the time that went to *@paid. */
+/* cow_paid - since the last arm: pages copied by writers, and the time that went to *@paid; and about what all other writes took to be told, from
+ * every COW_SAMPLE-th of each thread. */
+#define COW_SAMPLE 64u
 struct cow_paid {
-	uint64_t faults, ns;
+	uint64_t faults, ns, told_ns;
 };
 struct cow_paid cow_paid(struct cow *c);
 

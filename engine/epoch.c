@@ -191,6 +191,16 @@ static struct epoch_job *free_job(struct primary *p)
 	return job;
 }
 
+/* The hook's last epoch: from here on the VMM's own tracking counts, and all that it has was told. */
+static int arm(struct primary *p, struct epoch_job *job, struct ft_error *err)
+{
+	int r = p->want_cow ? 0 : collect(p, p->s->ops.collect_dirty, err);
+
+	bitmap_clear(p->dirty);
+	behind_arm(p, job);
+	return r ? err_prefix(err, "collect") : 0;
+}
+
 static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg,
 		  struct times *t, bool *armed, struct ft_error *err)
 {
@@ -200,13 +210,13 @@ static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch,
 	t->stopped = now_ns();
 	if (r)
 		return err_prefix(err, "pause");
-	*armed = p->cow && atomic_load(&s->write_hooked);
+	*armed = behind_hooked(p);
 	r = *armed ? 0 : collect(p, s->ops.collect_dirty, err);
 	t->collected = now_ns();
 	if (r)
 		return err_prefix(err, "collect");
 	if (*armed)
-		behind_arm(p, job);
+		r = arm(p, job, err);
 	else
 		r = capture(p, job, batch, cfg, t->start, err);
 	if (!r)
@@ -271,6 +281,7 @@ int epoch_run(struct primary *p)
 		return r;
 	}
 	account(p, &t, job);
+	behind_after(p, armed, job->nr_pages, t.captured - t.stopped);
 	mark_busy(p, job);
 	queue_put(&p->to_ship, &job->work.node);
 	pace_after(p, t.start, t.resumed, job->nr_pages);
@@ -358,8 +369,9 @@ static int sync_begin(struct primary *p, struct ft_error *err)
 	if (r)
 		return err_prefix(err, "dirty tracking");
 	p->tracking = true;
-	if (p->cow && cow_begin(p->cow, p->regions))
-		return err_set(err, -ENOMEM, "no memory for capture by copy on write");
+	r = behind_begin(p, err);
+	if (r)
+		return r;
 	bitmap_clear(p->dirty);
 	if (s->ops.collect_present) {
 		r = collect(p, s->ops.collect_present, err);

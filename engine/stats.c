@@ -48,6 +48,7 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_COW_FAULTS] = "cow-faults",
 	[FT_COUNTER_AHEAD_PAGES] = "ahead-pages",
 	[FT_COUNTER_AHEAD_AGAIN] = "ahead-again",
+	[FT_COUNTER_CAPTURE_SWITCHES] = "capture-switches",
 };
 
 static const char *const phases[PHASE_COUNT] = {
