@@ -23,24 +23,27 @@
 #include "thread.h"
 
 #define STRIPES 64u
+#define SAMPLE_MAX_NS 10000u /* a longer one has lost its processor meanwhile: that is no price of telling */
 
 struct cow {
 	pthread_mutex_t stripe[STRIPES];
 	atomic_bool on, armed; /* changed by the owner, read by writers with a stripe */
 	const struct region_table *regions;
 	struct bitmap *written, *set, *done;
-	_Atomic uint64_t nr_written;
+	_Atomic uint64_t nr_written, told_ns;
 
 	pthread_mutex_t fault_lock;
 	pthread_cond_t given;
-	struct slab *fault; /* guarded by fault_lock, and nr_faults */
-	uint64_t nr_faults;
+	/* guarded by fault_lock */
+	struct slab *fault;
+	struct cow_paid paid;
+	struct hist *times; /* NULL: nobody wants to know */
 
 	uint32_t order[SLAB_PAGES]; /* owner's, of cow_sort() */
 	uint8_t page[FT_PAGE_SIZE];
 };
 
-int cow_create(struct cow **out)
+int cow_create(struct cow **out, struct hist *paid)
 {
 	struct cow *c = FT_FAULT("cow/create") ? NULL : calloc(1, sizeof(*c));
 
@@ -51,6 +54,7 @@ int cow_create(struct cow **out)
 		pthread_mutex_init(&c->stripe[i], NULL);
 	pthread_mutex_init(&c->fault_lock, NULL);
 	cond_init(&c->given);
+	c->times = paid;
 	return 0;
 }
 
@@ -113,6 +117,14 @@ void cow_disarm(struct cow *c)
 	bitmap_clear(c->done);
 }
 
+void cow_off(struct cow *c)
+{
+	atomic_store(&c->on, false);
+	pass_writers(c);
+	bitmap_clear(c->written);
+	atomic_store(&c->nr_written, 0);
+}
+
 void cow_end(struct cow *c)
 {
 	if (!c->set)
@@ -129,7 +141,8 @@ void cow_arm(struct cow *c)
 	c->set = c->written;
 	c->written = empty;
 	atomic_store(&c->nr_written, 0);
-	c->nr_faults = 0;
+	atomic_store(&c->told_ns, 0);
+	c->paid = (struct cow_paid){ 0 };
 	atomic_store(&c->armed, true);
 }
 
@@ -150,8 +163,24 @@ static bool has_room(const struct cow *c)
 	return c->fault && c->fault->nr < SLAB_PAGES;
 }
 
+static void pay_locked(struct cow *c, uint64_t began)
+{
+	uint64_t ns = now_ns() - began;
+
+	c->paid.ns += ns;
+	if (c->times)
+		hist_add(c->times, ns);
+}
+
+static void pay(struct cow *c, uint64_t began)
+{
+	pthread_mutex_lock(&c->fault_lock);
+	pay_locked(c, began);
+	pthread_mutex_unlock(&c->fault_lock);
+}
+
 /* False: there is no room for it. */
-static bool fault(struct cow *c, uint64_t page)
+static bool fault(struct cow *c, uint64_t page, uint64_t began)
 {
 	bool room;
 
@@ -159,7 +188,8 @@ static bool fault(struct cow *c, uint64_t page)
 	room = has_room(c);
 	if (room) {
 		append(c, c->fault, page);
-		c->nr_faults++;
+		c->paid.faults++;
+		pay_locked(c, began);
 	}
 	pthread_mutex_unlock(&c->fault_lock);
 	return room;
@@ -173,23 +203,36 @@ static void wait_for_room(struct cow *c)
 	pthread_mutex_unlock(&c->fault_lock);
 }
 
-static void write_page(struct cow *c, uint64_t page)
+/* True: it was one of those that are paid for. */
+static bool write_page(struct cow *c, uint64_t page)
 {
 	pthread_mutex_t *lock = &c->stripe[page % STRIPES];
+	uint64_t began = 0;
+	bool waited = false, paid = false; /* waited: and another has copied the page meanwhile */
 
-	pthread_mutex_lock(lock);
+	if (pthread_mutex_trylock(lock)) {
+		began = now_ns();
+		pthread_mutex_lock(lock);
+	}
 	while (atomic_load(&c->on) && to_copy(c, page)) {
-		if (fault(c, page)) {
+		began = began ? began : now_ns();
+		if (fault(c, page, began)) {
 			bitmap_set(c->done, page);
+			waited = false;
+			paid = true;
 			break;
 		}
 		pthread_mutex_unlock(lock);
 		wait_for_room(c);
+		waited = true;
 		pthread_mutex_lock(lock);
 	}
+	if (waited)
+		pay(c, began);
 	if (atomic_load(&c->on) && bitmap_set(c->written, page))
 		atomic_fetch_add_explicit(&c->nr_written, 1, memory_order_relaxed);
 	pthread_mutex_unlock(lock);
+	return paid || waited;
 }
 
 /* The page space of a region, without trust in its table once it is off: looked up with a stripe, any; not the same for all writers. */
@@ -211,12 +254,19 @@ static bool locate(struct cow *c, uint32_t region, uint64_t first, uint64_t nr, 
 
 void cow_write(struct cow *c, uint32_t region, uint64_t first, uint64_t nr)
 {
-	uint64_t page;
+	static _Thread_local unsigned calls;
+	uint64_t began = ++calls % COW_SAMPLE ? 0 : now_ns(), page, ns;
+	bool paid = false;
 
 	if (!locate(c, region, first, nr, &page))
 		return;
 	for (uint64_t i = 0; i < nr; i++)
-		write_page(c, page + i);
+		paid |= write_page(c, page + i);
+	if (!began || paid)
+		return;
+	ns = now_ns() - began;
+	atomic_fetch_add_explicit(&c->told_ns, COW_SAMPLE * (ns < SAMPLE_MAX_NS ? ns : SAMPLE_MAX_NS),
+				  memory_order_relaxed);
 }
 
 uint64_t cow_written(const struct cow *c)
@@ -269,14 +319,15 @@ struct slab *cow_exchange(struct cow *c, struct slab *fresh)
 	return old;
 }
 
-uint64_t cow_faults(struct cow *c)
+struct cow_paid cow_paid(struct cow *c)
 {
-	uint64_t n;
+	struct cow_paid paid;
 
 	pthread_mutex_lock(&c->fault_lock);
-	n = c->nr_faults;
+	paid = c->paid;
 	pthread_mutex_unlock(&c->fault_lock);
-	return n;
+	paid.told_ns = atomic_load_explicit(&c->told_ns, memory_order_relaxed);
+	return paid;
 }
 
 /* Shell's: in place, as qsort() may allocate. */

@@ -11,16 +11,21 @@
 #define FT_COW_H
 
 #include "capture.h"
+#include "hist.h"
 
 struct cow;
 
-int cow_create(struct cow **out); /* -ENOMEM */
+/* cow_create - @paid (NULL: nobody wants to know) gets the time of each write that met a page to be copied: until the writer had copied it, or
+ * had waited until it was.  -ENOMEM. */
+int cow_create(struct cow **out, struct hist *paid);
 void cow_destroy(struct cow *c);  /* NULL is harmless; off */
 
 /* cow_begin - of a machine with these regions, which stay until cow_end().  Nothing counts as written.  -ENOMEM. */
 int cow_begin(struct cow *c, const struct region_table *regions);
 /* cow_on - from now on writers mark what they write; guest paused. */
 void cow_on(struct cow *c);
+/* cow_off - disarmed, guest running: writers mark nothing any more, what they marked is forgotten, and cow_on() may come again. */
+void cow_off(struct cow *c);
 /* cow_end - when it returns no writer uses the regions any more; those that waited are let go.  Harmless when it is off. */
 void cow_end(struct cow *c);
 
@@ -40,7 +45,12 @@ struct slab *cow_exchange(struct cow *c, struct slab *fresh);
 void cow_sort(struct cow *c, struct slab *s);
 /* cow_disarm - all is copied, or nobody wants it any more.  Waiting writers go on. */
 void cow_disarm(struct cow *c);
-/* cow_faults - pages copied by writers since the last arm. */
-uint64_t cow_faults(struct cow *c);
+/* cow_paid - since the last arm: pages copied by writers, and the time that went to *@paid; and about what all other writes took to be told, from
+ * every COW_SAMPLE-th of each thread. */
+#define COW_SAMPLE 64u
+struct cow_paid {
+	uint64_t faults, ns, told_ns;
+};
+struct cow_paid cow_paid(struct cow *c);
 
 #endif

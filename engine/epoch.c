@@ -17,12 +17,10 @@
 
 #include "clock.h"
 #include "err.h"
-#include "log.h"
 
 #define STALL_SLICE_MS 5       /* how often a wait for staging memory looks whether the connection is still there */
 #define SYNC_PAGES_PER_MS 1000 /* a page is captured in about 1 us (docs/design: 0.6 to 1.2 us, scattered) */
 #define PROGRESS_MS 100
-#define COW_STEP 64 /* pages copied between two looks at what writers wait for */
 
 /* ---- VMM calls ---- */
 
@@ -56,8 +54,7 @@ static int collect(struct primary *p, int (*op)(void *user, struct ft_dirty *dir
 
 /* ---- slabs ---- */
 
-/* A free slab, or NULL at @deadline or when the connection is lost. */
-static struct work *take_slab(struct primary *p, uint64_t deadline)
+struct work *slab_take(struct primary *p, uint64_t deadline)
 {
 	for (;;) {
 		uint64_t slice = deadline_in_ms(STALL_SLICE_MS);
@@ -111,8 +108,7 @@ static void give_up(struct primary *p, int r, const struct ft_error *err)
 		primary_lose(p, r == -ENOTCONN ? FTW_CODE_NONE : FTW_CODE_UNUSABLE, err);
 }
 
-/* @what could not be finished, for want of slabs or in time. */
-static int stalled(struct primary *p, const struct ft_config *cfg, const char *what, struct ft_error *err)
+int epoch_stalled(struct primary *p, const struct ft_config *cfg, const char *what, struct ft_error *err)
 {
 	if (primary_lost(p) || session_stopping(p->s))
 		return ended(p, what, err);
@@ -137,15 +133,15 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 	job->nr_pages = 0;
 	p->round++;
 	for (;;) {
-		struct work *w = take_slab(p, now_ns());
+		struct work *w = slab_take(p, now_ns());
 
 		if (!w && cfg->at_cap != FT_AT_CAP_DROP) {
 			batch_ship(p, batch);
 			stats_count(&p->s->stats, FT_COUNTER_CAP_STALLS, 1);
-			w = take_slab(p, deadline);
+			w = slab_take(p, deadline);
 		}
 		if (!w)
-			return stalled(p, cfg, "a pause", err);
+			return epoch_stalled(p, cfg, "a pause", err);
 		w->slab->epoch = job->epoch;
 		w->slab->round = p->round;
 		if (capture_fill(w->slab, p->regions, p->dirty, &at) == 0) {
@@ -157,104 +153,6 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 	}
 	bitmap_clear(p->dirty);
 	return 0;
-}
-
-/* ---- copy on write ---- */
-
-static int hook_begin(struct primary *p, struct ft_error *err)
-{
-	struct ft_session *s = p->s;
-
-	if (!p->cow || atomic_load(&s->write_hooked))
-		return 0;
-	cow_on(p->cow);
-	atomic_store(&s->write_hooked, true);
-	return s->ops.write_hook(s->user, true, err);
-}
-
-void hook_end(struct primary *p)
-{
-	struct ft_session *s = p->s;
-	struct ft_error err = { 0 };
-
-	if (!p->cow)
-		return;
-	if (atomic_exchange(&s->write_hooked, false) && s->ops.write_hook(s->user, false, &err))
-		log_warn("primary", "%s: write hook: %s", s->name, err.msg);
-	cow_end(p->cow);
-}
-
-static struct work *work_of(struct primary *p, const struct slab *slab)
-{
-	return &p->slab_work[(size_t)(slab->memory - p->staging) / SLAB_BYTES];
-}
-
-/* A slab with something in it is told, an empty one is free again. */
-static void pass_on(struct primary *p, struct epoch_job *job, struct slab *slab)
-{
-	slab->epoch = job->epoch;
-	slab->round = p->round;
-	job->nr_pages += slab->nr;
-	queue_put(slab->nr ? &p->to_ship : &p->free_slabs, &work_of(p, slab)->node);
-}
-
-/* What writers have filled goes on its way, and they get a free slab, if there is one. */
-static void serve_writers(struct primary *p, struct epoch_job *job)
-{
-	struct work *w = cow_starved(p->cow) ? take_slab(p, now_ns()) : NULL;
-	struct slab *full = w ? cow_exchange(p->cow, w->slab) : NULL;
-
-	if (!full)
-		return;
-	cow_sort(p->cow, full);
-	pass_on(p, job, full);
-}
-
-/* All that is armed, while the guest runs; slabs go on their way as they fill. */
-static int copy_behind(struct primary *p, struct epoch_job *job, const struct ft_config *cfg, struct slab **own,
-		       uint64_t deadline)
-{
-	uint64_t at = 0;
-	bool more = true;
-
-	while (more) {
-		if (primary_lost(p) || session_stopping(p->s) || now_ns() >= deadline)
-			return -ETIMEDOUT;
-		serve_writers(p, job);
-		if (!*own) {
-			struct work *w = take_slab(p, cfg->at_cap == FT_AT_CAP_DROP ? now_ns() : deadline);
-
-			if (!w)
-				return -ETIMEDOUT;
-			*own = w->slab;
-			w->slab->nr = 0;
-		}
-		more = cow_copy(p->cow, *own, &at, COW_STEP);
-		if ((*own)->nr == SLAB_PAGES) {
-			pass_on(p, job, *own);
-			*own = NULL;
-		}
-	}
-	return 0;
-}
-
-/* Nothing is armed afterwards, whatever came of it: a writer does not wait for a protection that ends. */
-static int finish_copy(struct primary *p, struct epoch_job *job, const struct ft_config *cfg, uint64_t resumed_ns,
-		       struct ft_error *err)
-{
-	struct slab *own = NULL, *theirs;
-	int r = copy_behind(p, job, cfg, &own, resumed_ns + cfg->pause_max_ms * NS_PER_MS);
-
-	cow_disarm(p->cow);
-	theirs = cow_exchange(p->cow, NULL);
-	if (theirs) {
-		cow_sort(p->cow, theirs);
-		pass_on(p, job, theirs);
-	}
-	if (own)
-		pass_on(p, job, own);
-	stats_count(&p->s->stats, FT_COUNTER_COW_FAULTS, cow_faults(p->cow));
-	return r ? stalled(p, cfg, "copying behind the guest", err) : 0;
 }
 
 /* ---- one epoch ---- */
@@ -293,11 +191,14 @@ static struct epoch_job *free_job(struct primary *p)
 	return job;
 }
 
-static void arm(struct primary *p, struct epoch_job *job)
+/* The hook's last epoch: from here on the VMM's own tracking counts, and all that it has was told. */
+static int arm(struct primary *p, struct epoch_job *job, struct ft_error *err)
 {
-	job->nr_pages = 0;
-	p->round++;
-	cow_arm(p->cow);
+	int r = p->want_cow ? 0 : collect(p, p->s->ops.collect_dirty, err);
+
+	bitmap_clear(p->dirty);
+	behind_arm(p, job);
+	return r ? err_prefix(err, "collect") : 0;
 }
 
 static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg,
@@ -309,13 +210,13 @@ static int freeze(struct primary *p, struct epoch_job *job, struct batch *batch,
 	t->stopped = now_ns();
 	if (r)
 		return err_prefix(err, "pause");
-	*armed = p->cow && atomic_load(&s->write_hooked);
+	*armed = behind_hooked(p);
 	r = *armed ? 0 : collect(p, s->ops.collect_dirty, err);
 	t->collected = now_ns();
 	if (r)
 		return err_prefix(err, "collect");
 	if (*armed)
-		arm(p, job);
+		r = arm(p, job, err);
 	else
 		r = capture(p, job, batch, cfg, t->start, err);
 	if (!r)
@@ -374,12 +275,13 @@ int epoch_run(struct primary *p)
 	if (armed && r)
 		cow_disarm(p->cow);
 	else if (armed)
-		r = finish_copy(p, job, &cfg, t.resumed, &err);
+		r = behind_finish(p, job, &cfg, t.resumed, &err);
 	if (r) {
 		give_up(p, r, &err);
 		return r;
 	}
 	account(p, &t, job);
+	behind_after(p, armed, job->nr_pages, t.captured - t.stopped);
 	mark_busy(p, job);
 	queue_put(&p->to_ship, &job->work.node);
 	pace_after(p, t.start, t.resumed, job->nr_pages);
@@ -438,7 +340,7 @@ static int sync_round(struct primary *p, struct ft_error *err)
 
 	p->round++;
 	for (;;) {
-		struct work *w = take_slab(p, DEADLINE_NEVER);
+		struct work *w = slab_take(p, DEADLINE_NEVER);
 
 		if (!w)
 			return ended(p, "the full sync", err);
@@ -467,8 +369,9 @@ static int sync_begin(struct primary *p, struct ft_error *err)
 	if (r)
 		return err_prefix(err, "dirty tracking");
 	p->tracking = true;
-	if (p->cow && cow_begin(p->cow, p->regions))
-		return err_set(err, -ENOMEM, "no memory for capture by copy on write");
+	r = behind_begin(p, err);
+	if (r)
+		return r;
 	bitmap_clear(p->dirty);
 	if (s->ops.collect_present) {
 		r = collect(p, s->ops.collect_present, err);

@@ -92,7 +92,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[TARGET_OUTPUT_DELAY] = UINT("target-output-delay", PRIMARY | LIVE, 1, HOUR_MS, "ms", "50", "longest time that output should wait"),
 	[TARGET_SLOWDOWN] = UINT("target-slowdown", PRIMARY | LIVE, 1, 500, "", "50",
 				 "most of the guest's time that pauses should take, in tenths of a percent"),
-	[CAPTURE] = CHOICE("capture", PRIMARY, "copy|cow", "copy", "copy an epoch's pages in the pause, or each before the guest writes to it again"),
+	[CAPTURE] = CHOICE("capture", PRIMARY, "copy|cow|auto", "copy", "copy an epoch's pages in the pause, or each before the guest writes to it again; or as is cheaper now"),
 	[SEND_AHEAD] = UINT("send-ahead", PRIMARY, 0, 64, "", "0", "how often in an epoch its dirty pages are sent while it runs; 0: never"),
 };
 
@@ -520,9 +520,10 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 	if (cfg->role == FT_ROLE_PRIMARY && cfg->interval_min_ms > cfg->interval_max_ms)
 		return err_set(err, -EINVAL, "interval-min: %u ms is more than interval-max, %u ms",
 			       cfg->interval_min_ms, cfg->interval_max_ms);
-	if (cfg->role == FT_ROLE_PRIMARY && cfg->send_ahead && cfg->capture == FT_CAPTURE_COW)
+	if (cfg->role == FT_ROLE_PRIMARY && cfg->send_ahead && cfg->capture != FT_CAPTURE_COPY)
 		return err_set(err, -EINVAL,
-			       "send-ahead: with capture cow the pause copies nothing that could be sent before");
+			       "send-ahead: with capture cow the pause copies nothing that could be sent before, and "
+			       "auto may choose it");
 	return check_rdma(cfg, err);
 }
 

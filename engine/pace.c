@@ -159,7 +159,7 @@ static struct limit dirty_limit(struct primary *p, const struct ft_config *cfg)
 {
 	struct limit l = { CONTROLLER_NO_LIMIT, END_CAP };
 
-	if (!p->s->ops.estimate_dirty && !p->cow)
+	if (!p->s->ops.estimate_dirty && !behind_hooked(p))
 		return l;
 	if (cfg->at_cap != FT_AT_CAP_SLOW)
 		tighten(&l, (uint64_t)queue_length(&p->free_slabs) * SLAB_PAGES * CAP_PERCENT / 100, END_CAP);
@@ -171,7 +171,7 @@ static struct limit dirty_limit(struct primary *p, const struct ft_config *cfg)
 /* How many pages a pause now would have to make safe; what was fetched and not sent ahead is not among those that the VMM knows. */
 static uint64_t estimate(struct primary *p)
 {
-	if (p->cow)
+	if (behind_hooked(p))
 		return cow_written(p->cow);
 	return p->s->ops.estimate_dirty(p->s->user) + (p->ahead.times ? bitmap_count(p->dirty) : 0);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* primary.h - what primary.c (connections), epoch.c (one epoch), pace.c (when it is due) and ship.c (sending, answers) share.  Private.
+/* primary.h - what primary.c (connections), epoch.c (one epoch), behind.c (its pages copied behind the guest), pace.c (when it is due) and ship.c (sending, answers) share.  Private.
  *
  * Threads
  *   ft-epoch  lives with the session: connects, syncs, runs epochs, handles losses; the only one that calls the VMM
@@ -13,6 +13,7 @@
 
 #include "bitmap.h"
 #include "capture.h"
+#include "choice.h"
 #include "controller.h"
 #include "cow.h"
 #include "link.h"
@@ -70,12 +71,14 @@ struct primary {
 	struct stage_queue to_ship;    /* ft-epoch puts, ft-ship gets (ft-epoch once ft-ship has ended) */
 	struct epoch_job job[EPOCH_JOBS];
 	struct work side_work;
-	struct cow *cow; /* NULL: pages are copied in the pause */
+	struct cow *cow; /* NULL: pages are always copied in the pause */
 
 	/* epoch thread only */
 	const struct region_table *regions; /* of this connection */
 	struct bitmap *dirty;		    /* pages to send that are not captured yet */
 	struct ahead ahead;
+	struct choice choice; /* "capture" auto */
+	bool want_cow;	      /* the next epochs' pages are to be copied behind the guest */
 	uint64_t next_epoch;
 	uint64_t round; /* passes over the dirty set in this connection: one each round of the full sync, one each epoch */
 	uint64_t resumed_ns, paused_ns; /* of the last epoch */
@@ -97,6 +100,7 @@ struct primary {
 	char loss[FT_ERROR_MAX]; /* why the last connection ended */
 	char attempt_error[FT_ERROR_MAX]; /* why the last attempt failed, "" if it did not */
 
+	atomic_bool captured_cow;    /* so it was with the last epoch; figure for status */
 	_Atomic uint64_t pausing_ns; /* since when the VMM has been asked to pause, 0: it is not; figure for ft-answer */
 
 	/* one connection */
@@ -151,6 +155,24 @@ int primary_wait_locked(struct primary *p, uint64_t deadline);
 /* sync_run - full sync up to and including the first epoch's capture.  0 or negative (the connection is lost). */
 int sync_run(struct primary *p);
 int epoch_run(struct primary *p);
+/* slab_take - a free slab, or NULL at @deadline or when the connection is lost. */
+struct work *slab_take(struct primary *p, uint64_t deadline);
+/* epoch_stalled - the error: @what could not be finished, for want of slabs or in time. */
+int epoch_stalled(struct primary *p, const struct ft_config *cfg, const char *what, struct ft_error *err);
+
+/* -- behind.c: epoch thread -- */
+/* behind_begin - of a connection, before its full sync.  -ENOMEM. */
+int behind_begin(struct primary *p, struct ft_error *err);
+bool behind_hooked(const struct primary *p); /* the VMM tells its writes: what is marked is what is dirty */
+/* hook_begin - from the guest's next step on the VMM tells its writes, if pages are to be captured by copy on write; guest paused. */
+int hook_begin(struct primary *p, struct ft_error *err);
+/* hook_end - the VMM need not tell its writes any more.  Guest running, or held. */
+void hook_end(struct primary *p);
+/* behind_arm - guest paused: what was written is to be copied for @job.  behind_finish - the guest runs: copy it.  behind_after - an epoch was
+ * taken, copied behind the guest or (not @armed) in the pause, which had @ns for it: how is the next to be? */
+void behind_arm(struct primary *p, struct epoch_job *job);
+int behind_finish(struct primary *p, struct epoch_job *job, const struct ft_config *cfg, uint64_t resumed_ns, struct ft_error *err);
+void behind_after(struct primary *p, bool armed, uint64_t pages, uint64_t ns);
 
 /* -- ahead.c: epoch thread -- */
 /* ahead_begin - of a connection.  ahead_send - what is dirty now; an error has ended the connection.  ahead_learn - of a slab that was
@@ -168,9 +190,6 @@ void pace_after(struct primary *p, uint64_t paused_ns, uint64_t resumed_ns, uint
 /* epoch_wait - until the next epoch is to be cut: interval, output, cap, operator; and a job is free.  *@cut: false if the operator only
  * wants his stopped guest back. */
 int epoch_wait(struct primary *p, bool *cut);
-
-/* hook_end - the VMM need not tell its writes any more.  Guest running, or held. */
-void hook_end(struct primary *p);
 
 /* -- ship.c -- */
 void *ship_main(void *primary);

@@ -25,6 +25,7 @@ static const struct {
 	[FT_METRIC_RECEIVE] = { "receive", "ns" },
 	[FT_METRIC_APPLY] = { "apply", "ns" },
 	[FT_METRIC_APPLY_PAGES] = { "apply-pages", "pages" },
+	[FT_METRIC_WRITE_FAULT] = { "write-fault", "ns" },
 };
 
 static const char *const counters[FT_COUNTER_COUNT] = {
@@ -47,6 +48,7 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_COW_FAULTS] = "cow-faults",
 	[FT_COUNTER_AHEAD_PAGES] = "ahead-pages",
 	[FT_COUNTER_AHEAD_AGAIN] = "ahead-again",
+	[FT_COUNTER_CAPTURE_SWITCHES] = "capture-switches",
 };
 
 static const char *const phases[PHASE_COUNT] = {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* stats.h - what is measured (enum ft_metric, enum ft_counter of ft.h).
- * Each metric has one writing thread; readers never wait and never make a writer wait. */
+ * Each metric has one writing thread, or a lock of its writers (write-fault); readers never wait and never make a writer wait. */
 #ifndef FT_STATS_H
 #define FT_STATS_H
 

@@ -15,6 +15,7 @@
  *   --secondary A=B,C=D     of the secondary alone
  *   --memory MIB            about so much in each guest of the plain part, all of it written
  *   --fabric US             over the made-up RDMA fabric, in random order, with pauses of up to so many us (implies --listen)
+ *   --switches              the guests of a part must make the engine change its way of capturing, there and back
  *   --unpins                each guest must make the transport give back pinned memory while it runs */
 #include <inttypes.h>
 #include <string.h>
@@ -27,7 +28,8 @@
 static struct {
 	uint64_t epochs, each, seed, memory_mib, fabric_us;
 	const char *part, *listen, *settings, *secondary;
-	bool unpins;
+	bool unpins, switches;
+	uint64_t switched; /* so far */
 } args = { .epochs = 1500, .each = 100, .seed = 1, .fabric_us = UINT64_MAX };
 
 /* What the wrapper does (transport/fault*.c), and what must have come of it before the part is over. */
@@ -144,6 +146,15 @@ static uint64_t unpins_of(struct pair *p)
 	return st.rdma_unpins;
 }
 
+/* One that changed twice went back under way. */
+static void count_switches(struct pair *p)
+{
+	static struct ft_stats stats;
+
+	ft_session_stats(p->primary, &stats);
+	args.switched += stats.counter[FT_COUNTER_CAPTURE_SWITCHES] / 2;
+}
+
 static uint64_t run_guest(struct rng *r, uint64_t epochs, uint64_t *unpins)
 {
 	struct pair_options opt;
@@ -160,6 +171,7 @@ static uint64_t run_guest(struct rng *r, uint64_t epochs, uint64_t *unpins)
 	pair_check_compared(&p);
 	if (args.unpins)
 		*unpins += unpins_of(&p);
+	count_switches(&p);
 	end_in_failover(&p);
 	pair_wait(p.primary, STATE(FENCED));
 	pair_check_stopped(&p);
@@ -220,6 +232,7 @@ static void run_fault(struct rng *r, const struct fault_kind *kind, uint64_t epo
 		pair_check_compared(&p);
 	} while (kind->loses && atomic_load(&p.losses) < LOSSES);
 	losses = atomic_load(&p.losses);
+	count_switches(&p);
 	pair_wait(p.secondary, STATE(STANDBY) | STATE(STANDBY_SUSPECT));
 	end_in_failover(&p);
 	pair_check_compared(&p);
@@ -251,6 +264,10 @@ static void parse_args(int argc, char **argv)
 
 		if (strcmp(argv[i], "--unpins") == 0) {
 			args.unpins = true;
+			continue;
+		}
+		if (strcmp(argv[i], "--switches") == 0) {
+			args.switches = true;
 			continue;
 		}
 		while (o < n && strcmp(argv[i], options[o].name) != 0)
@@ -309,5 +326,7 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(fault_kinds) / sizeof(fault_kinds[0]) && is_wanted("faults"); i++)
 		run_fault(&r, &fault_kinds[i], args.epochs / 20 + 10);
 	end_fabric();
+	printf("capture: %" PRIu64 " times there and back\n", args.switched);
+	CHECK(!args.switches || args.switched > 0, "the way of capturing never changed back: nothing was tried");
 	return 0;
 }

@@ -192,6 +192,7 @@ void fake_init(struct fake_session *f, enum ft_role role, enum ft_state state)
 		memcpy(f->status.interval_mode, "fixed", 6);
 		memcpy(f->status.interval_reason, "fixed", 6);
 		memcpy(f->status.epoch_end, "interval", 9);
+		memcpy(f->status.capture, "copy", 5);
 	}
 	for (unsigned i = 0; i < FT_METRIC_COUNT; i++)
 		f->stats.dist[i] = (struct ft_dist){

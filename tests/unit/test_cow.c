@@ -17,6 +17,7 @@ static _Alignas(FT_PAGE_SIZE) uint8_t ram[PAGES * FT_PAGE_SIZE];
 struct world {
 	struct region_table *empty, *regions;
 	struct cow *cow;
+	struct hist paid; /* by writers */
 	struct slab *slab[2];
 	void *memory[2];
 };
@@ -29,7 +30,8 @@ static void make(struct world *w)
 	w->empty = region_table_empty();
 	w->regions = region_table_add(w->empty, "ram", ram, sizeof(ram), &err);
 	cr_assert(w->regions, "%s", err.msg);
-	cr_assert_eq(cow_create(&w->cow), 0);
+	hist_init(&w->paid);
+	cr_assert_eq(cow_create(&w->cow, &w->paid), 0);
 	cr_assert_eq(cow_begin(w->cow, w->regions), 0);
 	for (unsigned i = 0; i < 2; i++) {
 		cr_assert_eq(posix_memalign(&w->memory[i], FT_PAGE_SIZE, SLAB_BYTES), 0);
@@ -63,6 +65,18 @@ static void expect_old(const struct slab *s, uint32_t slot, uint64_t page, uint8
 		cr_assert_eq(s->memory[slot * (size_t)FT_PAGE_SIZE + i], value, "slot %u octet %zu", slot, i);
 }
 
+/* So many times are in the distribution, and their sum is what the epoch is told. */
+static void expect_paid(struct world *w, uint64_t times, uint64_t least_ns)
+{
+	struct cow_paid paid = cow_paid(w->cow);
+	struct ft_dist d;
+
+	hist_read(&w->paid, &d);
+	cr_expect_eq(d.count, times, "%lu times", (unsigned long)d.count);
+	cr_expect_float_eq(d.mean * (double)times, (double)paid.ns, 1);
+	cr_expect_geq(paid.ns, least_ns);
+}
+
 Test(cow, a_page_is_copied_once_as_it_was)
 {
 	struct world w;
@@ -83,7 +97,8 @@ Test(cow, a_page_is_copied_once_as_it_was)
 	while (cow_copy(w.cow, w.slab[1], &at, 3))
 		;
 	cow_disarm(w.cow);
-	cr_expect_eq(cow_faults(w.cow), 4);
+	cr_expect_eq(cow_paid(w.cow).faults, 4);
+	expect_paid(&w, 4, 4);
 	cr_assert_eq(cow_exchange(w.cow, NULL), w.slab[0]);
 	cr_assert_eq(w.slab[0]->nr, 4);
 	cr_assert_eq(w.slab[1]->nr, 6);
@@ -154,6 +169,8 @@ Test(cow, out_of_range_and_off_is_nothing)
 	unmake(&w);
 }
 
+#define WAIT_US 20000u
+
 static atomic_bool gone_on;
 
 static void *writer(void *arg)
@@ -173,11 +190,12 @@ static void let_go(void (*by)(struct world *w))
 	write_to(&w, 5, 5);
 	cow_arm(w.cow);
 	cr_assert_eq(pthread_create(&t, NULL, writer, &w), 0);
-	usleep(20000);
+	usleep(WAIT_US);
 	cr_expect(!atomic_load(&gone_on), "there was no slab to copy into");
 	by(&w);
 	pthread_join(t, NULL);
 	cr_expect(atomic_load(&gone_on));
+	expect_paid(&w, 1, WAIT_US * 1000 / 10); /* a tenth: its thread may have begun late */
 	cow_disarm(w.cow);
 	cow_exchange(w.cow, NULL);
 	unmake(&w);

@@ -104,6 +104,9 @@ Test(ftctl, status)
 	cr_expect(strstr(out, "  protected    yes\n"), "%s", out);
 	cr_expect(strstr(out, "  epoch        1,002 running, 1,001 sent, 1,000 acked, 999 applied\n"), "%s", out);
 	cr_expect(strstr(out, "  interval     50 ms; last ended by interval\n"), "%s", out);
+	cr_expect(strstr(out, "  capture      in the pause (copy)\n"), "%s", out);
+	strcpy(fake.status.capture, "cow");
+	expect("status", 0, "  capture      copy on write (cow)\n");
 	strcpy(fake.status.interval_mode, "output-delay");
 	strcpy(fake.status.interval_reason, "link");
 	strcpy(fake.status.epoch_end, "watermark");

@@ -154,6 +154,10 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 	line_epochs(out, s, is_primary);
 	if (is_primary) {
 		line_interval(out, s);
+		if (*field_text(s, "capture"))
+			fprintf(out, "  %-12s %s\n", "capture",
+				strcmp(field_text(s, "capture"), "cow") == 0 ? "copy on write (cow)"
+									     : "in the pause (copy)");
 		line_dist(out, "pause", stats, "pause");
 		line_dist(out, "output delay", stats, "output-delay");
 	} else {

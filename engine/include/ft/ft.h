@@ -202,7 +202,7 @@ struct ft_vmm_ops {
 	 * it.  Bounded. */
 	int (*side_commit)(void *user, uint64_t epoch, struct ft_error *err);
 
-	/* [epoch] Optional, primary; "capture" cow needs it.  @on: with the guest paused, from its next step on until the same op says
+	/* [epoch] Optional, primary; "capture" cow needs it, auto uses it: then it may be called many times.  @on: with the guest paused, from its next step on until the same op says
 	 * otherwise, ft_session_write_begin() is called before every write to guest memory, by vCPUs and devices alike; a VMM with
 	 * writes that it does not see (DMA of a device passed through) leaves this op out.  A pause must not end between such a call
 	 * and its write.  Not @on: with the guest running; when it returns nobody is inside of ft_session_write_begin() for this session.  Bounded. */
@@ -232,6 +232,7 @@ enum ft_interval_mode {
 enum ft_capture {
 	FT_CAPTURE_COPY = 0, /* copied while the guest is paused */
 	FT_CAPTURE_COW,	     /* copied when it runs again, each before the guest writes to it; needs write_hook */
+	FT_CAPTURE_AUTO,     /* what costs the guest less now; without write_hook the first */
 };
 
 /* How a secondary's memory is registered with its rdma device. */
@@ -455,6 +456,7 @@ struct ft_status {
 	char interval_mode[16];	   /* "fixed", "output-delay", "slowdown" */
 	char interval_reason[16];  /* "fixed", "start", "slowdown", "output-delay", "link", "apply", "idle", "min", "max" */
 	char epoch_end[16];	   /* what has ended the last epoch: "interval", "output", "watermark", "busy", "cap", "operator" */
+	char capture[8];	   /* primary: how the last epoch was captured: "copy", "cow" */
 };
 /* ft_session_status - as of now. */
 FT_API void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size);
@@ -479,6 +481,7 @@ enum ft_metric {
 	FT_METRIC_RECEIVE,	/* secondary: first record of an epoch to its commit */
 	FT_METRIC_APPLY,	/* secondary: copy into the standby image */
 	FT_METRIC_APPLY_PAGES,	/* secondary */
+	FT_METRIC_WRITE_FAULT,	/* primary, "capture" cow: of each write that met a page still to be copied: until it was, waits included */
 	FT_METRIC_COUNT
 };
 FT_API const char *ft_metric_name(enum ft_metric m); /* "pause", "output-delay" ...; "?" */
@@ -506,6 +509,7 @@ enum ft_counter {
 	FT_COUNTER_COW_FAULTS,	   /* pages that the guest's writers copied before they wrote */
 	FT_COUNTER_AHEAD_PAGES,	   /* pages sent while their epoch ran */
 	FT_COUNTER_AHEAD_AGAIN,	   /* of these, sent again in the pause as they were written again */
+	FT_COUNTER_CAPTURE_SWITCHES, /* "capture" auto: changes from copying in the pause to copy on write and back */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);
