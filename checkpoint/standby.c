@@ -85,11 +85,12 @@ static int reserve_all(struct standby *s, const struct standby_options *opt, str
 		s->states = reserve(&s->pool, states, opt->ring_bytes, opt->lock_memory, false, err);
 	ring = s->states ? pool_alloc(s->pool, opt->ring_bytes, FT_PAGE_SIZE) : NULL;
 	if (!ring)
-		return err && err->msg[0] ? -ENOMEM
-					  : err_set(err, -ENOMEM,
-						    "standby: no %" PRIu64 " octets of address space for a receive image, a ring "
-						    "and device states",
-						    s->image_bytes + opt->ring_bytes + states);
+		return err && err->msg[0]
+			       ? -ENOMEM
+			       : err_set(err, -ENOMEM,
+					 "standby: no %" PRIu64 " octets of address space for a receive image, a ring "
+					 "and device states",
+					 s->image_bytes + opt->ring_bytes + states);
 	for (uint32_t i = 0; i <= s->nr_boxes; i++)
 		s->device[i].memory = s->states + i * s->state_max;
 	s->kept = &s->device[s->nr_boxes];
@@ -297,8 +298,8 @@ static int check_digest(const struct record_head *head, const struct runs *r, ui
 {
 	if (digest == r->digest)
 		return 0;
-	return refuse(err, -EBADMSG, head, "digest of %u pages is %016" PRIx64 ", %016" PRIx64 " was announced", r->nr_pages,
-		      digest, r->digest);
+	return refuse(err, -EBADMSG, head, "digest of %u pages is %016" PRIx64 ", %016" PRIx64 " was announced",
+		      r->nr_pages, digest, r->digest);
 }
 
 /* The digest is taken at once: the pages have just been put into the image and are hot. */
@@ -358,8 +359,8 @@ static int check_position(struct standby *s, const struct record_head *head, uin
 {
 	if (!ring_may_tell(&s->ring, position, nr))
 		return refuse(err, -EPROTO, head,
-			      "%" PRIu64 " pages at position %" PRIu64 ": told before, or outside of the ring, which has %" PRIu64
-			      " from %" PRIu64,
+			      "%" PRIu64 " pages at position %" PRIu64
+			      ": told before, or outside of the ring, which has %" PRIu64 " from %" PRIu64,
 			      nr, position, s->ring.slots, s->ring.freed);
 	for (uint64_t epoch = s->applied + 1; epoch <= s->applied + s->window; epoch++) {
 		const struct incoming *other = standby_box(s, epoch);
@@ -367,8 +368,8 @@ static int check_position(struct standby *s, const struct record_head *head, uin
 		if (!other->in_ring || epoch == head->epoch)
 			continue;
 		if (epoch < head->epoch ? position < other->ring_end : position + nr > other->ring_begin)
-			return refuse(err, -EPROTO, head, "position %" PRIu64 " is among those of epoch %" PRIu64, position,
-				      epoch);
+			return refuse(err, -EPROTO, head, "position %" PRIu64 " is among those of epoch %" PRIu64,
+				      position, epoch);
 	}
 	return 0;
 }
@@ -444,7 +445,7 @@ static int take_state(struct standby *s, struct incoming *in, const struct recor
 }
 
 static int take_side(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
-		      struct ft_error *err)
+		     struct ft_error *err)
 {
 	struct side_data piece;
 	int rc = consume_side_data(body, &piece, err);
@@ -463,7 +464,7 @@ static int take_side(struct standby *s, struct incoming *in, const struct record
 }
 
 static int take_commit(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
-		      struct ft_error *err)
+		       struct ft_error *err)
 {
 	struct commit c;
 	int rc = consume_commit(body, &c, err);
@@ -552,7 +553,8 @@ int standby_commit(struct standby *s, enum standby_event *event, struct ft_error
 
 /* -- one message -- */
 
-typedef int take_record(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body, struct ft_error *err);
+typedef int take_record(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+			struct ft_error *err);
 
 static const struct kind {
 	uint32_t type;

@@ -106,8 +106,8 @@ static int check_placement(struct greeting *g, struct ft_error *err)
 	const struct hello *h = &g->hello;
 
 	if (h->mode != FTW_MODE_CHECKPOINT || h->page_bytes != FT_PAGE_SIZE) /* the codec knows no third placement */
-		return refuse(g, FTW_CODE_LAYOUT, err, "hello: mode %u, page size %u; we have mode 1, page size %u", h->mode,
-			      h->page_bytes, FT_PAGE_SIZE);
+		return refuse(g, FTW_CODE_LAYOUT, err, "hello: mode %u, page size %u; we have mode 1, page size %u",
+			      h->mode, h->page_bytes, FT_PAGE_SIZE);
 	return 0;
 }
 

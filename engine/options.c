@@ -531,8 +531,8 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 		return err_set(err, -EINVAL,
 			       "send-ahead: with capture cow the pause copies nothing that could be sent before");
 	if (cfg->ring_bytes % FT_PAGE_SIZE)
-		return err_set(err, -EINVAL, "ring-bytes: %llu is not a multiple of %u", (unsigned long long)cfg->ring_bytes,
-			       FT_PAGE_SIZE);
+		return err_set(err, -EINVAL, "ring-bytes: %llu is not a multiple of %u",
+			       (unsigned long long)cfg->ring_bytes, FT_PAGE_SIZE);
 	return check_rdma(cfg, err);
 }
 

@@ -84,7 +84,8 @@ static void note_commit(struct secondary *c, struct reception *rx, uint64_t epoc
 }
 
 /* All of @epoch is here and checked out.  *@event: is the one behind it, too? */
-static int commit(struct secondary *c, struct reception *rx, uint64_t epoch, enum standby_event *event, struct ft_error *err)
+static int commit(struct secondary *c, struct reception *rx, uint64_t epoch, enum standby_event *event,
+		  struct ft_error *err)
 {
 	struct ft_session *s = c->s;
 	struct ft_error next_err = { 0 };

@@ -249,8 +249,8 @@ static int write_ring(struct primary *p, const struct slab *slab, uint32_t lane,
 	int r = wait_room(p, plan->nr_data, err);
 
 	for (uint32_t i = 0; !r && i < plan->nr_data_runs; i++)
-		r = gather(p, &g, slab->memory + (size_t)plan->data_slot[i] * FT_PAGE_SIZE, plan->data[i].nr, lane, ticket,
-			   err);
+		r = gather(p, &g, slab->memory + (size_t)plan->data_slot[i] * FT_PAGE_SIZE, plan->data[i].nr, lane,
+			   ticket, err);
 	return r ? r : write_gathered(p, &g, lane, ticket, err);
 }
 
@@ -288,13 +288,15 @@ static int tell_runs(struct primary *p, uint32_t type, uint32_t lane, uint64_t e
 	return link_end(p->link, lane, create_runs(buf, type, epoch, seq, run, count, digest), send_deadline(p), err);
 }
 
-static int ship_mirror(struct primary *p, const struct slab *slab, uint32_t lane, uint64_t *ticket, struct ft_error *err)
+static int ship_mirror(struct primary *p, const struct slab *slab, uint32_t lane, uint64_t *ticket,
+		       struct ft_error *err)
 {
 	const struct slab_plan *plan = p->plan;
 	int r = write_runs(p, slab, lane, ticket, err);
 
 	return r ? r
-		 : tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest, err);
+		 : tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest,
+			     err);
 }
 
 static void count_plan(struct primary *p, struct shipment *sh)
@@ -339,7 +341,9 @@ static void enter_round(struct shipment *sh, uint64_t round)
 static int begin_round(struct primary *p, struct shipment *sh, const struct slab *slab, uint32_t lane,
 		       struct ft_error *err)
 {
-	int r = !p->uses_ring && sh->round && sh->round != slab->round ? tp_settle(p->link->conn, lane, send_deadline(p), err) : 0;
+	int r = !p->uses_ring && sh->round && sh->round != slab->round
+			? tp_settle(p->link->conn, lane, send_deadline(p), err)
+			: 0;
 
 	enter_round(sh, slab->round);
 	return r;

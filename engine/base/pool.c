@@ -311,7 +311,8 @@ void pool_free(struct pool *p, void *mem, size_t len)
 
 void pool_trim(struct pool *p, void *mem, size_t len)
 {
-	(void)!madvise(mem, len, p->opt.lock ? MADV_DONTNEED_LOCKED : MADV_DONTNEED); /* refused: it stays, which is not wrong */
+	(void)!madvise(mem, len,
+		       p->opt.lock ? MADV_DONTNEED_LOCKED : MADV_DONTNEED); /* refused: it stays, which is not wrong */
 }
 
 void pool_stats(struct pool *p, struct pool_stats *out)

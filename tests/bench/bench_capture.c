@@ -56,9 +56,7 @@ static uint64_t rnd(struct machine *m)
 static void machine_open(struct machine *m)
 {
 	struct pool_options opt = { .cap_bytes = 512u << 20 };
-	struct standby_options sopt = {
-		.lanes = 1, .state_max = 4096, .epochs = 1, .ring_bytes = 2u << 20
-	};
+	struct standby_options sopt = { .lanes = 1, .state_max = 4096, .epochs = 1, .ring_bytes = 2u << 20 };
 	struct region_table *none = region_table_empty();
 	struct ft_error err = { 0 };
 	uint64_t len;

@@ -38,11 +38,11 @@ struct rig {
 	struct standby *standby;
 	uint8_t *ring;
 	/* sender */
-	uint64_t page[SPACE];	      /* the number that fills it now */
+	uint64_t page[SPACE];          /* the number that fills it now */
 	uint64_t at_commit[16][SPACE]; /* by epoch */
 	uint64_t epoch, position, freed, applied, acked;
 	uint64_t end[16]; /* of the ring, by epoch */
-	uint32_t left;	  /* messages until its commit */
+	uint32_t left;    /* messages until its commit */
 	uint32_t seq[LANES + 1];
 	struct commit commit;
 	struct {
@@ -62,7 +62,9 @@ static void fill(uint8_t *at, uint64_t tag)
 
 static void rig_open(struct rig *r, uint64_t seed)
 {
-	struct standby_options opt = { .lanes = LANES, .state_max = STATE_MAX, .epochs = WINDOW, .ring_bytes = SLOTS * PAGE };
+	struct standby_options opt = {
+		.lanes = LANES, .state_max = STATE_MAX, .epochs = WINDOW, .ring_bytes = SLOTS * PAGE
+	};
 	static const uint64_t pages[2] = { RAM_PAGES, VGA_PAGES };
 	static const char *const names[2] = { "ram", "vga" };
 	uint64_t len;
@@ -104,7 +106,8 @@ static void rig_close(struct rig *r)
 static void begin_epoch(struct rig *r)
 {
 	r->epoch++;
-	r->left = (uint32_t)rng_range(&r->rng, 0, rng_range(&r->rng, 0, 9) ? 12 : 60); /* now and then longer than the ring */
+	r->left = (uint32_t)rng_range(&r->rng, 0,
+				      rng_range(&r->rng, 0, 9) ? 12 : 60); /* now and then longer than the ring */
 	r->commit = (struct commit){ .lanes = LANES, .digest = digest_state(NULL, 0) };
 }
 
@@ -221,7 +224,8 @@ static void step_lane(struct rig *r, uint32_t lane)
 
 	if (r->lane[lane].first == r->lane[lane].end)
 		return;
-	cr_assert_eq(put_and_consume(r, lane, &r->lane[lane].message[r->lane[lane].first++ % QUEUE], &event), 0, "%s", r->err.msg);
+	cr_assert_eq(put_and_consume(r, lane, &r->lane[lane].message[r->lane[lane].first++ % QUEUE], &event), 0, "%s",
+		     r->err.msg);
 	for (; event & STANDBY_WHOLE; r->acked++)
 		cr_assert_eq(standby_commit(r->standby, &event, &r->err), 0, "%s", r->err.msg);
 	if (r->acked - r->applied > r->in_flight_max)
@@ -241,8 +245,8 @@ static void check_image(struct rig *r, const uint64_t *model)
 	for (uint64_t i = 0; i < RAM_PAGES; i++)
 		cr_assert(filled(r->memory[0] + i * PAGE, model[i]), "epoch %" PRIu64 ": page %" PRIu64, r->applied, i);
 	for (uint64_t i = 0; i < VGA_PAGES; i++)
-		cr_assert(filled(r->memory[1] + i * PAGE, model[VGA_FIRST + i]), "epoch %" PRIu64 ": page %" PRIu64, r->applied,
-			  VGA_FIRST + i);
+		cr_assert(filled(r->memory[1] + i * PAGE, model[VGA_FIRST + i]), "epoch %" PRIu64 ": page %" PRIu64,
+			  r->applied, VGA_FIRST + i);
 }
 
 static void step_apply(struct rig *r)
