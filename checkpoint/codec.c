@@ -28,9 +28,11 @@ static const struct record_type types[] = {
 	{ FTW_DEVICE_STATE, "device-state", 17, 16 + FTW_STATE_PIECE_MAX, RECORD_EPOCH_MUST, "primary", "1" },
 	{ FTW_COMMIT, "commit", 80, 80, RECORD_EPOCH_MUST, "primary", "0" },
 	{ FTW_SIDE_DATA, "side-data", 9, 8 + FTW_SIDE_PIECE_MAX, RECORD_EPOCH_MUST, "primary", "1" },
+	{ FTW_NOTIFY_SLAB, "notify-slab", 40, 24 + 16 * FTW_RUNS_MAX, RECORD_EPOCH_MUST, "primary", "data" },
 	{ FTW_ACK, "ack", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_APPLIED, "applied", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_WORKING, "working", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
+	{ FTW_ROOM, "room", 16, 16, RECORD_EPOCH_NONE, "secondary", "0" },
 	{ FTW_HEARTBEAT, "heartbeat", 16, 16, RECORD_EPOCH_NONE, "both", "0" },
 	{ FTW_BYE, "bye", 8, 8 + FTW_REASON_MAX, RECORD_EPOCH_ANY, "both", "0" },
 	{ FTW_ERROR, "error", 8, 8 + FTW_REASON_MAX, RECORD_EPOCH_ANY, "both", "0" },
@@ -400,8 +402,9 @@ static int check_hello_ack(const struct hello_ack *h, struct ft_error *err)
 		return bad(err, FTW_HELLO_ACK, "version 0");
 	if (check_placement(FTW_HELLO_ACK, h->placement, err))
 		return -EPROTO;
-	if (!h->epoch_credits)
-		return bad(err, FTW_HELLO_ACK, "no epoch credits");
+	if (!h->epoch_credits || h->epoch_credits > FTW_EPOCH_CREDITS_MAX)
+		return bad(err, FTW_HELLO_ACK, "%" PRIu32 " epoch credits, it must be 1 to %u", h->epoch_credits,
+			   FTW_EPOCH_CREDITS_MAX);
 	return check_heartbeat_terms(FTW_HELLO_ACK, h->heartbeat_ms, h->heartbeat_misses, err);
 }
 
@@ -547,16 +550,13 @@ int consume_regions(struct cursor *body, struct region_entry *out, uint32_t max,
 	return 0;
 }
 
-/* -- notify-write, zero-pages -- */
+/* -- notify-write, zero-pages, notify-slab -- */
 
-size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const struct page_run *run, uint32_t count,
-		   uint64_t digest)
+static struct ftw_runs runs_head(const struct page_run *run, uint32_t count, uint64_t digest)
 {
-	struct writer w = begin(buf, type, epoch, seq);
 	struct ftw_runs b = { .count = to_be32(count), .digest = to_be64(digest) };
 	uint64_t nr_pages = 0;
 
-	assert(type == FTW_NOTIFY_WRITE || type == FTW_ZERO_PAGES);
 	assert(count && count <= FTW_RUNS_MAX);
 	for (uint32_t i = 0; i < count; i++) {
 		assert(run[i].nr && run[i].nr <= FTW_NOTIFY_PAGES_MAX);
@@ -565,13 +565,41 @@ size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const
 	}
 	assert(nr_pages <= FTW_NOTIFY_PAGES_MAX);
 	b.nr_pages = to_be32((uint32_t)nr_pages);
-	put(&w, &b, sizeof(b));
+	return b;
+}
+
+static void put_runs(struct writer *w, const struct page_run *run, uint32_t count)
+{
 	for (uint32_t i = 0; i < count; i++) {
 		const struct ftw_run r = { .first_page = to_be64(run[i].first),
 					   .nr_pages = to_be32((uint32_t)run[i].nr) };
 
-		put(&w, &r, sizeof(r));
+		put(w, &r, sizeof(r));
 	}
+}
+
+size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const struct page_run *run, uint32_t count,
+		   uint64_t digest)
+{
+	struct writer w = begin(buf, type, epoch, seq);
+	const struct ftw_runs b = runs_head(run, count, digest);
+
+	assert(type == FTW_NOTIFY_WRITE || type == FTW_ZERO_PAGES);
+	put(&w, &b, sizeof(b));
+	put_runs(&w, run, count);
+	return finish(&w);
+}
+
+size_t create_slab_runs(void *buf, uint64_t epoch, uint32_t seq, uint64_t position, const struct page_run *run,
+			uint32_t count, uint64_t digest)
+{
+	struct writer w = begin(buf, FTW_NOTIFY_SLAB, epoch, seq);
+	const struct ftw_runs b = runs_head(run, count, digest);
+	const struct ftw_slab slab = { .position = to_be64(position) };
+
+	put(&w, &b, sizeof(b));
+	put(&w, &slab, sizeof(slab));
+	put_runs(&w, run, count);
 	return finish(&w);
 }
 
@@ -606,12 +634,14 @@ static int check_runs(uint32_t type, const struct runs *r, uint64_t nr_pages_spa
 	return 0;
 }
 
-int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out, struct ft_error *err)
+/* @slab: what notify-slab has between head and runs, else NULL. */
+static int consume_any_runs(struct cursor *body, uint64_t nr_pages_space, struct ftw_slab *slab, struct runs *out,
+			    struct ft_error *err)
 {
 	struct ftw_runs w;
 	struct runs r;
 
-	if (!rd_copy(body, &w, sizeof(w)))
+	if (!rd_copy(body, &w, sizeof(w)) || (slab && !rd_copy(body, slab, sizeof(*slab))))
 		return bad_length(err, body);
 	r = (struct runs){ .count = from_be32(w.count),
 			   .nr_pages = from_be32(w.nr_pages),
@@ -626,6 +656,27 @@ int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out,
 	if (check_runs(body->type, &r, nr_pages_space, err))
 		return -EPROTO;
 	*out = r;
+	return 0;
+}
+
+int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out, struct ft_error *err)
+{
+	return consume_any_runs(body, nr_pages_space, NULL, out, err);
+}
+
+int consume_slab_runs(struct cursor *body, uint64_t nr_pages_space, struct slab_runs *out, struct ft_error *err)
+{
+	struct ftw_slab slab = { 0 };
+	struct runs r;
+	uint64_t position;
+	int rc = consume_any_runs(body, nr_pages_space, &slab, &r, err);
+
+	if (rc)
+		return rc;
+	position = from_be64(slab.position);
+	if (position > UINT64_MAX - r.nr_pages)
+		return bad(err, body->type, "%" PRIu32 " pages at position %" PRIu64, r.nr_pages, position);
+	*out = (struct slab_runs){ .runs = r, .position = position };
 	return 0;
 }
 
@@ -787,6 +838,30 @@ int consume_reason(struct cursor *body, struct reason *out, struct ft_error *err
 		return bad_length(err, body);
 	if (!text_printable(r.text, r.reason_bytes))
 		return bad(err, body->type, "reason is not printable");
+	*out = r;
+	return 0;
+}
+
+/* -- room -- */
+
+size_t create_room(void *buf, uint32_t seq, const struct room *r)
+{
+	struct writer w = begin(buf, FTW_ROOM, 0, seq);
+	const struct ftw_room b = { .slots = to_be64(r->slots), .freed = to_be64(r->freed) };
+
+	put(&w, &b, sizeof(b));
+	return finish(&w);
+}
+
+int consume_room(struct cursor *body, struct room *out, struct ft_error *err)
+{
+	struct room r = { .slots = rd_u64(body) };
+
+	r.freed = rd_u64(body);
+	if (!rd_done(body))
+		return bad_length(err, body);
+	if (r.slots < FTW_RING_SLOTS_MIN || r.slots > FTW_PAGES_MAX || r.freed > UINT64_MAX - r.slots)
+		return bad(err, FTW_ROOM, "%" PRIu64 " slots from position %" PRIu64, r.slots, r.freed);
 	*out = r;
 	return 0;
 }

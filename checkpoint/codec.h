@@ -77,6 +77,13 @@ struct runs {
 	uint64_t digest;
 	const struct ftw_run *run; /* checked: in range of nr_pages_space, ascending, not touching, sum right */
 };
+struct slab_runs {
+	struct runs runs;
+	uint64_t position; /* in the ring; position + runs.nr_pages does not overflow */
+};
+struct room {
+	uint64_t slots, freed;
+};
 struct device_state {
 	uint64_t total_bytes, offset;
 	const uint8_t *data;
@@ -118,6 +125,8 @@ int consume_regions(struct cursor *body, struct region_entry *out, uint32_t max,
 /* @type: FTW_NOTIFY_WRITE or FTW_ZERO_PAGES. */
 size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const struct page_run *run, uint32_t count, uint64_t digest);
 int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out, struct ft_error *err);
+size_t create_slab_runs(void *buf, uint64_t epoch, uint32_t seq, uint64_t position, const struct page_run *run, uint32_t count, uint64_t digest);
+int consume_slab_runs(struct cursor *body, uint64_t nr_pages_space, struct slab_runs *out, struct ft_error *err);
 size_t create_device_state(void *buf, uint64_t epoch, uint32_t seq, uint64_t total, uint64_t offset, const void *data, uint32_t len);
 int consume_device_state(struct cursor *body, struct device_state *out, struct ft_error *err);
 /* side_data_octets - where create_side_data() finds its octets: room for FTW_SIDE_PIECE_MAX of them, to be filled before the call. */
@@ -132,6 +141,8 @@ int consume_epoch_mark(struct cursor *body, struct ft_error *err);
 /* @type: FTW_REFUSE, FTW_BYE, FTW_ERROR.  @text is cut at FTW_REASON_MAX; octets that are not printable become '?'. */
 size_t create_reason(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, uint32_t code, const char *text);
 int consume_reason(struct cursor *body, struct reason *out, struct ft_error *err);
+size_t create_room(void *buf, uint32_t seq, const struct room *r);
+int consume_room(struct cursor *body, struct room *out, struct ft_error *err);
 size_t create_heartbeat(void *buf, uint32_t seq, const struct heartbeat *h);
 int consume_heartbeat(struct cursor *body, struct heartbeat *out, struct ft_error *err);
 size_t create_sync_progress(void *buf, uint64_t epoch, uint32_t seq, const struct sync_progress *p);

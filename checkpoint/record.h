@@ -21,6 +21,9 @@
 #define FTW_SIDE_PIECE_MAX 65504u  /* octets of the side stream in one record: what it has room for */
 #define FTW_LANES_MAX 8u      /* data lanes */
 #define FTW_WINDOW_IMAGE 0u   /* transport window of the receive image (mirror placement) */
+#define FTW_WINDOW_RING 1u    /* of the ring (slab placement) */
+#define FTW_EPOCH_CREDITS_MAX 8u
+#define FTW_RING_SLOTS_MIN 512u /* pages: 2 MiB */
 #define FTW_PAGE_BYTES 4096u  /* the only page size of version 1 */
 #define FTW_REGION_ALIGN 64u  /* pages; regions start and the page space ends on a multiple */
 #define FTW_PAGES_MAX (UINT64_C(1) << 51) /* pages of a page space: its octets fit 63 bits */
@@ -40,9 +43,11 @@ enum ftw_type {
 	FTW_DEVICE_STATE = 0x12,  /* p -> s, data lane 1 */
 	FTW_COMMIT = 0x13,	  /* p -> s, lane 0 */
 	FTW_SIDE_DATA = 0x14,	  /* p -> s, data lane 1 */
+	FTW_NOTIFY_SLAB = 0x15,	  /* p -> s, data lane of its writes, slab placement */
 	FTW_ACK = 0x20,		  /* s -> p, lane 0: the whole epoch is held */
 	FTW_APPLIED = 0x21,	  /* s -> p, lane 0: the receive image is free for the next epoch */
 	FTW_WORKING = 0x22,	  /* s -> p, lane 0: its machine takes long over the side stream */
+	FTW_ROOM = 0x23,	  /* s -> p, lane 0, slab placement: how far the ring may be written */
 	FTW_HEARTBEAT = 0x30,	  /* both, lane 0 */
 	FTW_BYE = 0x31,		  /* both, lane 0: orderly end, with a reason */
 	FTW_ERROR = 0x32,	  /* both, lane 0: the sender gives up, with code and reason */
@@ -88,7 +93,7 @@ static_assert(sizeof(struct ftw_hello) == 112, "wire layout");
 
 struct ftw_hello_ack {
 	ft_be16 version, placement;
-	ft_be32 epoch_credits;	    /* epochs that may be shipped beyond the last applied one; mirror: 1 */
+	ft_be32 epoch_credits;	    /* epochs that may be shipped beyond the last applied one; mirror: 1, slab: 1 to 8 */
 	ft_be64 capabilities;	    /* in use from now on */
 	ft_be64 generation;	    /* of the secondary */
 	ft_be64 epoch_committed;    /* last epoch it holds, 0 none */
@@ -118,6 +123,17 @@ struct ftw_run { /* packed: consume_runs() hands out pointers into the message, 
 	ft_be32 reserved;
 } __attribute__((packed));
 static_assert(sizeof(struct ftw_runs) == 16 && sizeof(struct ftw_run) == 16, "wire layout");
+
+struct ftw_slab { /* notify-slab: a ftw_runs, this, then the runs */
+	ft_be64 position; /* of the first page in the ring; the others follow it */
+};
+static_assert(sizeof(struct ftw_slab) == 8, "wire layout");
+
+struct ftw_room {
+	ft_be64 slots; /* pages of the ring; the same in each room of a connection */
+	ft_be64 freed; /* positions below are free: those below freed + slots may be written */
+};
+static_assert(sizeof(struct ftw_room) == 16, "wire layout");
 
 struct ftw_device_state {
 	ft_be64 total_bytes, offset; /* octets follow; pieces come in order, the first has offset 0 */

@@ -1,14 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* standby.c - see standby.h.
- * One epoch is in here at a time: it is received (records told, pages in the image, states[other]), then its commit
- * is pending until every lane has come as far as the commit says, then it is whole, then committed, then applied.
+/* standby.c - see standby.h.  Life, records, commit; apply.c has the rest.
  *
- *   receiving 0 --first record--> receiving n --commit, lanes complete, verified--> whole --commit--> committed n --end_apply--> applied n
- *        ^------ connect (partial or whole epoch dropped) --|-----------------------|                   (kept over connect)
+ *   empty --first record--> received --commit, lanes complete, verified--> whole --standby_commit()--> committed --end_apply--> empty
+ *     ^------ connect (an epoch that is not committed is dropped) ---|-------|                      (kept over connect)
  *
  * After a record that was refused nothing more is taken until standby_connect(): what is left of the epoch could not
  * verify.  The memory is all made by standby_create(): no number of the peer allocates anything. */
-#include "standby.h"
+#include "standby_private.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -17,59 +15,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "copy.h"
 #include "digest.h"
 #include "err.h"
 #include "faultpoint.h"
-
-struct device {
-	uint8_t *memory;                 /* state_max octets */
-	uint64_t len_bytes, total_bytes; /* that came, that were announced */
-	uint64_t peak_bytes;
-};
-
-struct standby {
-	/* set by create, then constant */
-	const struct region_table *regions;
-	uint64_t state_max;
-	uint8_t *image;
-	uint64_t image_bytes;
-	uint8_t *states;   /* memory of both devices */
-	struct pool *pool; /* both of them */
-
-	/* of the connection */
-	uint32_t lanes;
-	uint32_t seq[FTW_LANES_MAX + 1]; /* last record of each lane */
-	bool broken;                     /* a record was refused */
-
-	/* of the epoch; see the head comment */
-	uint64_t receiving, committed, applied; /* since the last restart */
-	uint64_t image_epoch; /* of the image and state we hold, maybe from before the last restart; 0: none */
-	struct received *received;
-	uint64_t nr_data, nr_zero; /* pages told, repeats counted */
-	uint64_t digest;           /* sum of the records' */
-	struct device device[2];
-	unsigned device_applied; /* index of the applied epoch's state; the other one is filled */
-	struct side_data side;   /* of the last record, see standby_side() */
-	uint64_t side_bytes;     /* of the side stream that came; its octets are not kept */
-	bool commit_pending, whole;
-	struct commit commit;
-	bool applying;
-
-	uint64_t duplicates;
-	struct bitmap *landed; /* pages of the image that were ever told */
-	uint64_t nr_landed;
-};
-
-static struct device *device_incoming(struct standby *s)
-{
-	return &s->device[!s->device_applied];
-}
-
-static bool pending(const struct standby *s)
-{
-	return s->committed != s->applied;
-}
 
 /* How far record @a is ahead of record @b: the numbers wrap, after 50 days at 1,000 records a second. */
 static int32_t ahead(uint32_t a, uint32_t b)
@@ -77,56 +25,84 @@ static int32_t ahead(uint32_t a, uint32_t b)
 	return (int32_t)(a - b);
 }
 
-static void standby_check(const struct standby *s)
+static void check_box(struct standby *s, uint64_t epoch)
 {
-	const struct device *in = &s->device[!s->device_applied], *kept = &s->device[s->device_applied];
+	const struct incoming *in = standby_box(s, epoch);
 
+	if (!in->epoch) {
+		assert(!in->commit_pending && !in->nr_data && !in->nr_zero && !in->device->len_bytes && !in->in_ring);
+		return;
+	}
+	assert(in->epoch == epoch && received_epoch(in->received) == epoch);
+	assert(received_nr_data(in->received) + received_nr_zero(in->received) <= in->nr_data + in->nr_zero);
+	assert(in->device->len_bytes <= in->device->total_bytes && in->device->total_bytes <= s->state_max);
+	assert(!in->whole || in->commit_pending);
+}
+
+void standby_check(struct standby *s)
+{
 	/* S1: an apply is of a committed epoch */
-	assert(!s->applying || pending(s));
-	/* S2: the sets are those of the epoch that is to be applied, or is received */
-	assert(!pending(s) || (s->committed == s->applied + 1 && received_epoch(s->received) == s->committed));
-	assert(!s->receiving || received_epoch(s->received) == s->receiving);
-	assert(received_nr_data(s->received) + received_nr_zero(s->received) <= s->nr_data + s->nr_zero);
+	assert(!s->applying || standby_pending(s));
+	/* S2: what is committed and not applied is here, whole */
+	for (uint64_t epoch = s->applied + 1; epoch <= s->committed; epoch++)
+		assert(standby_box(s, epoch)->epoch == epoch && standby_box(s, epoch)->whole);
 	/* S3: the kept state is whole, and there is none before the first apply */
-	assert(kept->len_bytes == kept->total_bytes && (s->image_epoch || !kept->len_bytes));
-	assert(in->len_bytes <= in->total_bytes && in->total_bytes <= s->state_max);
-	/* S4: nothing is received before the last epoch is applied, and then only the next one */
-	assert(!s->receiving || (!pending(s) && s->receiving == s->committed + 1));
-	assert(!s->commit_pending || s->receiving || s->broken);
-	assert(!s->whole || s->commit_pending);
+	assert(s->kept->len_bytes == s->kept->total_bytes && (s->image_epoch || !s->kept->len_bytes));
+	/* S4: each box has its epoch, or none */
+	for (uint64_t epoch = s->applied + 1; epoch <= s->applied + s->nr_boxes; epoch++)
+		check_box(s, epoch);
 }
 
 /* -- life -- */
 
 #define POOL_SLACK (UINT64_C(1) << 20) /* what the arena may round two lengths up by */
 
-/* All that receiving may ever take, under one cap; nothing of it is touched before it is needed.  No huge pages: pages land
- * where the guest writes, and 6,000 scattered ones would make a GiB real (measured: 1.1 GiB against 135 MiB). */
+static uint64_t states_bytes(const struct standby *s)
+{
+	return (s->nr_boxes + 1) * s->state_max;
+}
+
+static uint8_t *reserve(struct pool **pool, uint64_t len, uint64_t more, bool lock, bool on_fault, struct ft_error *err)
+{
+	struct pool_options opt = {
+		.cap_bytes = len + more + POOL_SLACK, .sparse = true, .lock = lock, .lock_on_fault = on_fault
+	};
+
+	return pool_create(pool, &opt, err) ? NULL : pool_alloc(*pool, len, FT_PAGE_SIZE);
+}
+
+/* All that receiving may ever take, under caps; nothing of it is touched before it is needed.  No huge pages: pages land
+ * where the guest writes, and 6,000 scattered ones would make a GiB real (measured: 1.1 GiB against 135 MiB).  Of the image a slab
+ * placement uses next to nothing: locked is what was touched. */
 static int reserve_all(struct standby *s, const struct standby_options *opt, struct ft_error *err)
 {
-	struct pool_options pool = {
-		.cap_bytes = s->image_bytes + 2 * s->state_max + POOL_SLACK,
-		.sparse = true,
-		.lock = opt->lock_memory,
-	};
-	int rc = pool_create(&s->pool, &pool, err);
+	uint64_t states = states_bytes(s);
+	uint8_t *ring;
+	int rc = 0;
 
-	if (rc)
-		return rc;
-	s->image = pool_alloc(s->pool, s->image_bytes, FT_PAGE_SIZE);
-	s->states = pool_alloc(s->pool, 2 * s->state_max, FT_PAGE_SIZE);
-	if (!s->image || !s->states)
-		return err_set(err, -ENOMEM,
-			       "standby: no %" PRIu64
-			       " octets of address space for a receive image and two device states",
-			       s->image_bytes + 2 * s->state_max);
-	s->device[0].memory = s->states;
-	s->device[1].memory = s->states + s->state_max;
-	rc = received_create(&s->received, s->regions->nr_pages);
+	s->image = reserve(&s->image_pool, s->image_bytes, 0, opt->lock_memory, true, err);
+	if (s->image)
+		s->states = reserve(&s->pool, states, opt->ring_bytes, opt->lock_memory, false, err);
+	ring = s->states ? pool_alloc(s->pool, opt->ring_bytes, FT_PAGE_SIZE) : NULL;
+	if (!ring)
+		return err && err->msg[0]
+			       ? -ENOMEM
+			       : err_set(err, -ENOMEM,
+					 "standby: no %" PRIu64 " octets of address space for a receive image, a ring "
+					 "and device states",
+					 s->image_bytes + opt->ring_bytes + states);
+	for (uint32_t i = 0; i <= s->nr_boxes; i++)
+		s->device[i].memory = s->states + i * s->state_max;
+	s->kept = &s->device[s->nr_boxes];
+	rc = ring_create(&s->ring, ring, opt->ring_bytes / FT_PAGE_SIZE);
+	for (uint32_t i = 0; !rc && i < s->nr_boxes; i++) {
+		s->box[i].device = &s->device[i];
+		rc = received_create(&s->box[i].received, s->regions->nr_pages);
+	}
 	if (!rc)
 		rc = bitmap_create(&s->landed, s->regions->nr_pages);
 	if (rc)
-		return err_sys(err, rc, "standby: bitmaps of %" PRIu64 " pages", s->regions->nr_pages);
+		return err_sys(err, rc, "standby: notes on %" PRIu64 " pages", s->regions->nr_pages);
 	return 0;
 }
 
@@ -142,6 +118,10 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	if (!opt->lanes || opt->lanes > FTW_LANES_MAX || !opt->state_max || opt->state_max > INT64_MAX / 2)
 		return err_set(err, -EINVAL, "standby: %u lanes, device state of at most %" PRIu64 " octets",
 			       opt->lanes, opt->state_max);
+	if (!opt->epochs || opt->epochs > FTW_EPOCH_CREDITS_MAX || opt->ring_bytes % FT_PAGE_SIZE ||
+	    opt->ring_bytes / FT_PAGE_SIZE < FTW_RING_SLOTS_MIN || opt->ring_bytes > INT64_MAX / 2)
+		return err_set(err, -EINVAL, "standby: %u epochs, a ring of %" PRIu64 " octets", opt->epochs,
+			       opt->ring_bytes);
 	s = FT_FAULT("standby/create") ? NULL : calloc(1, sizeof(*s));
 	if (!s)
 		return err_sys(err, -ENOMEM, "standby");
@@ -149,6 +129,8 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	s->state_max = opt->state_max;
 	s->image_bytes = regions->nr_pages * FT_PAGE_SIZE;
 	s->lanes = opt->lanes;
+	s->nr_boxes = opt->epochs;
+	s->window = 1;
 	rc = reserve_all(s, opt, err);
 	if (rc) {
 		standby_destroy(s);
@@ -163,40 +145,66 @@ void standby_destroy(struct standby *s)
 	if (!s)
 		return;
 	bitmap_destroy(s->landed);
-	received_destroy(s->received);
+	for (uint32_t i = 0; i < s->nr_boxes; i++)
+		received_destroy(s->box[i].received);
+	if (s->ring.memory)
+		pool_free(s->pool, s->ring.memory, s->ring.slots * FT_PAGE_SIZE);
+	ring_destroy(&s->ring);
 	if (s->states)
-		pool_free(s->pool, s->states, 2 * s->state_max);
+		pool_free(s->pool, s->states, states_bytes(s));
 	if (s->image)
-		pool_free(s->pool, s->image, s->image_bytes);
+		pool_free(s->image_pool, s->image, s->image_bytes);
 	pool_destroy(s->pool);
+	pool_destroy(s->image_pool);
 	free(s);
 }
 
-/* Forget what has come of an epoch that is not committed.  Its pages stay in the image and mean nothing. */
-static void drop_partial(struct standby *s)
+void standby_empty(struct incoming *in)
 {
-	struct device *d = device_incoming(s);
-
-	received_reset(s->received);
-	s->receiving = s->nr_data = s->nr_zero = s->side_bytes = s->digest = 0;
-	s->commit_pending = s->whole = false;
-	d->len_bytes = d->total_bytes = 0;
+	received_reset(in->received);
+	in->epoch = in->nr_data = in->nr_zero = in->digest = in->side_bytes = 0;
+	in->commit_pending = in->whole = in->in_ring = false;
+	in->ring_begin = in->ring_end = 0;
+	in->lanes = 0;
+	in->device->len_bytes = in->device->total_bytes = 0;
 }
 
-void standby_connect(struct standby *s, uint32_t lanes)
+void standby_trim(struct standby *s)
 {
-	assert(lanes && lanes <= FTW_LANES_MAX);
-	if (!pending(s))
-		drop_partial(s);
+	if (!s->nr_landed)
+		return;
+	pool_trim(s->image_pool, s->image, s->image_bytes);
+	bitmap_clear(s->landed);
+	s->nr_landed = 0;
+}
+
+/* Forget what has come of epochs that are not committed.  Their pages stay in image and ring and mean nothing. */
+static void drop_partial(struct standby *s)
+{
+	for (uint64_t epoch = s->committed + 1; epoch <= s->applied + s->nr_boxes; epoch++)
+		standby_empty(standby_box(s, epoch));
+}
+
+void standby_connect(struct standby *s, uint32_t lanes, uint32_t slab_epochs)
+{
+	assert(lanes && lanes <= FTW_LANES_MAX && slab_epochs <= s->nr_boxes);
+	assert(!standby_pending(s) || (!s->slab && !slab_epochs));
+	drop_partial(s);
 	s->lanes = lanes;
+	s->slab = slab_epochs;
+	s->window = slab_epochs ? slab_epochs : 1;
+	if (s->slab) {
+		standby_trim(s);
+		ring_reset(&s->ring);
+	}
 	memset(s->seq, 0, sizeof(s->seq));
-	s->broken = false;
+	s->broken = s->making_room = false;
 	standby_check(s);
 }
 
 void standby_restart(struct standby *s)
 {
-	assert(!pending(s) && !s->applying);
+	assert(!standby_pending(s) && !s->applying);
 	drop_partial(s);
 	s->committed = s->applied = 0;
 	standby_check(s);
@@ -237,55 +245,183 @@ static int check_held(const struct standby *s, const struct record_head *head, s
 	return 0;
 }
 
-static uint64_t digest_run(const struct standby *s, struct page_run run, bool zero)
+/* Of pages that lie one behind the other at @at. */
+static uint64_t digest_run(struct page_run run, const uint8_t *at)
+{
+	uint64_t sum = 0;
+
+	for (uint64_t i = 0; i < run.nr; i++)
+		sum += digest_page(at + i * FT_PAGE_SIZE, run.first + i);
+	return sum;
+}
+
+static uint64_t digest_zeros(struct page_run run)
 {
 	uint64_t sum = 0;
 
 	for (uint64_t page = run.first; page < run.first + run.nr; page++)
-		sum += zero ? digest_zero(page) : digest_page(s->image + page * FT_PAGE_SIZE, page);
+		sum += digest_zero(page);
 	return sum;
 }
 
-static void note_run(struct standby *s, struct page_run run, bool zero)
+static uint64_t digest_ring_run(const struct ring *ring, uint64_t position, struct page_run run)
 {
-	int rc = zero ? received_zero(s->received, s->receiving, run.first, run.nr)
-		      : received_data(s->received, s->receiving, run.first, run.nr);
+	uint64_t sum = 0;
+
+	for (uint64_t i = 0; i < run.nr; i++)
+		sum += digest_page(ring_at(ring, position + i), run.first + i);
+	return sum;
+}
+
+static void note_run(struct incoming *in, struct page_run run, bool zero)
+{
+	int rc = zero ? received_zero(in->received, in->epoch, run.first, run.nr)
+		      : received_data(in->received, in->epoch, run.first, run.nr);
 
 	assert(rc == 0); /* epoch and range are checked */
-	if (zero) {
-		s->nr_zero += run.nr;
-	} else {
-		s->nr_data += run.nr;
-		s->nr_landed += bitmap_set_run(s->landed, run.first, run.nr);
-	}
+	if (zero)
+		in->nr_zero += run.nr;
+	else
+		in->nr_data += run.nr;
+}
+
+static int check_runs(struct standby *s, const struct record_head *head, const struct runs *r, struct ft_error *err)
+{
+	int rc = 0;
+
+	for (uint32_t i = 0; !rc && i < r->count; i++)
+		rc = check_held(s, head, run_at(r, i), err);
+	return rc;
+}
+
+static int check_digest(const struct record_head *head, const struct runs *r, uint64_t digest, struct ft_error *err)
+{
+	if (digest == r->digest)
+		return 0;
+	return refuse(err, -EBADMSG, head, "digest of %u pages is %016" PRIx64 ", %016" PRIx64 " was announced",
+		      r->nr_pages, digest, r->digest);
 }
 
 /* The digest is taken at once: the pages have just been put into the image and are hot. */
-static int take_runs(struct standby *s, const struct record_head *head, struct cursor *body, struct ft_error *err)
+static int take_write(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+		      struct ft_error *err)
 {
-	bool zero = head->type == FTW_ZERO_PAGES;
 	uint64_t digest = 0;
 	struct runs r;
 	int rc = consume_runs(body, s->regions->nr_pages, &r, err);
 
-	for (uint32_t i = 0; !rc && i < r.count; i++)
-		rc = check_held(s, head, run_at(&r, i), err);
+	if (!rc && s->slab)
+		rc = refuse(err, -EPROTO, head, "the placement is slab");
+	if (!rc)
+		rc = check_runs(s, head, &r, err);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < r.count; i++)
-		digest += digest_run(s, run_at(&r, i), zero);
-	if (digest != r.digest)
-		return refuse(err, -EBADMSG, head, "digest of %u pages is %016" PRIx64 ", %016" PRIx64 " was announced",
-			      r.nr_pages, digest, r.digest);
-	for (uint32_t i = 0; i < r.count; i++)
-		note_run(s, run_at(&r, i), zero);
-	s->digest += digest;
+		digest += digest_run(run_at(&r, i), s->image + run_at(&r, i).first * FT_PAGE_SIZE);
+	rc = check_digest(head, &r, digest, err);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < r.count; i++) {
+		struct page_run run = run_at(&r, i);
+
+		note_run(in, run, false);
+		s->nr_landed += bitmap_set_run(s->landed, run.first, run.nr);
+	}
+	in->digest += digest;
 	return 0;
 }
 
-static int take_state(struct standby *s, const struct record_head *head, struct cursor *body, struct ft_error *err)
+static int take_zero(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+		     struct ft_error *err)
 {
-	struct device *in = device_incoming(s);
+	uint64_t digest = 0;
+	struct runs r;
+	int rc = consume_runs(body, s->regions->nr_pages, &r, err);
+
+	if (!rc)
+		rc = check_runs(s, head, &r, err);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < r.count; i++)
+		digest += digest_zeros(run_at(&r, i));
+	rc = check_digest(head, &r, digest, err);
+	if (rc)
+		return rc;
+	for (uint32_t i = 0; i < r.count; i++)
+		note_run(in, run_at(&r, i), true);
+	in->digest += digest;
+	return 0;
+}
+
+/* applied(n) frees all up to the last position of n: those of the next epochs lie behind it. */
+static int check_position(struct standby *s, const struct record_head *head, uint64_t position, uint64_t nr,
+			  struct ft_error *err)
+{
+	if (!ring_may_tell(&s->ring, position, nr))
+		return refuse(err, -EPROTO, head,
+			      "%" PRIu64 " pages at position %" PRIu64
+			      ": told before, or outside of the ring, which has %" PRIu64 " from %" PRIu64,
+			      nr, position, s->ring.slots, s->ring.freed);
+	for (uint64_t epoch = s->applied + 1; epoch <= s->applied + s->window; epoch++) {
+		const struct incoming *other = standby_box(s, epoch);
+
+		if (!other->in_ring || epoch == head->epoch)
+			continue;
+		if (epoch < head->epoch ? position < other->ring_end : position + nr > other->ring_begin)
+			return refuse(err, -EPROTO, head, "position %" PRIu64 " is among those of epoch %" PRIu64,
+				      position, epoch);
+	}
+	return 0;
+}
+
+static void tell_ring(struct standby *s, struct incoming *in, const struct slab_runs *r)
+{
+	uint64_t position = r->position;
+
+	for (uint32_t i = 0; i < r->runs.count; i++) {
+		struct page_run run = run_at(&r->runs, i);
+
+		note_run(in, run, false);
+		for (uint64_t page = run.first; page < run.first + run.nr; page++)
+			ring_tell(&s->ring, position++, page);
+	}
+	if (!in->in_ring || r->position < in->ring_begin)
+		in->ring_begin = r->position;
+	if (position > in->ring_end)
+		in->ring_end = position;
+	in->in_ring = true;
+}
+
+static int take_slab(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+		     struct ft_error *err)
+{
+	uint64_t digest = 0, position;
+	struct slab_runs r;
+	int rc = consume_slab_runs(body, s->regions->nr_pages, &r, err);
+
+	if (!rc && !s->slab)
+		rc = refuse(err, -EPROTO, head, "the placement is mirror");
+	if (!rc)
+		rc = check_runs(s, head, &r.runs, err);
+	if (!rc)
+		rc = check_position(s, head, r.position, r.runs.nr_pages, err);
+	if (rc)
+		return rc;
+	position = r.position;
+	for (uint32_t i = 0; i < r.runs.count; position += run_at(&r.runs, i).nr, i++)
+		digest += digest_ring_run(&s->ring, position, run_at(&r.runs, i));
+	rc = check_digest(head, &r.runs, digest, err);
+	if (rc)
+		return rc;
+	tell_ring(s, in, &r);
+	in->digest += digest;
+	return 0;
+}
+
+static int take_state(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+		      struct ft_error *err)
+{
+	struct device *d = in->device;
 	struct device_state piece;
 	int rc = consume_device_state(body, &piece, err);
 
@@ -294,113 +430,131 @@ static int take_state(struct standby *s, const struct record_head *head, struct 
 	if (piece.total_bytes > s->state_max)
 		return refuse(err, -E2BIG, head, "%" PRIu64 " octets, at most %" PRIu64 " are taken here",
 			      piece.total_bytes, s->state_max);
-	if (piece.offset != in->len_bytes)
+	if (piece.offset != d->len_bytes)
 		return refuse(err, -EPROTO, head, "piece at offset %" PRIu64 ", %" PRIu64 " was expected", piece.offset,
-			      in->len_bytes);
-	if (in->len_bytes && piece.total_bytes != in->total_bytes)
+			      d->len_bytes);
+	if (d->len_bytes && piece.total_bytes != d->total_bytes)
 		return refuse(err, -EPROTO, head, "%" PRIu64 " octets in all, %" PRIu64 " were announced before",
-			      piece.total_bytes, in->total_bytes);
-	memcpy(in->memory + in->len_bytes, piece.data, piece.data_bytes);
-	in->total_bytes = piece.total_bytes;
-	in->len_bytes += piece.data_bytes;
-	if (in->len_bytes > in->peak_bytes)
-		in->peak_bytes = in->len_bytes;
+			      piece.total_bytes, d->total_bytes);
+	memcpy(d->memory + d->len_bytes, piece.data, piece.data_bytes);
+	d->total_bytes = piece.total_bytes;
+	d->len_bytes += piece.data_bytes;
+	if (d->len_bytes > d->peak_bytes)
+		d->peak_bytes = d->len_bytes;
 	return 0;
 }
 
-static int take_side(struct standby *s, const struct record_head *head, struct cursor *body, struct ft_error *err)
+static int take_side(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+		     struct ft_error *err)
 {
 	struct side_data piece;
 	int rc = consume_side_data(body, &piece, err);
 
 	if (rc)
 		return rc;
-	if (piece.offset != s->side_bytes)
+	if (head->epoch != s->committed + 1)
+		return refuse(err, -ESTALE, head, "epoch %" PRIu64 " is not committed yet", s->committed + 1);
+	if (piece.offset != in->side_bytes)
 		return refuse(err, -EPROTO, head, "piece at offset %" PRIu64 ", %" PRIu64 " was expected", piece.offset,
-			      s->side_bytes);
+			      in->side_bytes);
 	s->side = piece;
-	s->side_bytes += piece.data_bytes;
-	s->digest += digest_side(piece.data, piece.data_bytes, piece.offset);
+	in->side_bytes += piece.data_bytes;
+	in->digest += digest_side(piece.data, piece.data_bytes, piece.offset);
 	return 0;
 }
 
-static int take_commit(struct standby *s, const struct record_head *head, struct cursor *body, struct ft_error *err)
+static int take_commit(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+		       struct ft_error *err)
 {
 	struct commit c;
 	int rc = consume_commit(body, &c, err);
 
 	if (rc)
 		return rc;
-	if (s->commit_pending)
+	if (in->commit_pending)
 		return refuse(err, -EPROTO, head, "it came before");
 	if (c.lanes != s->lanes)
 		return refuse(err, -EPROTO, head, "%u data lanes, %u were agreed", c.lanes, s->lanes);
 	for (uint32_t lane = 1; lane <= c.lanes; lane++)
-		if (ahead(s->seq[lane], c.seq[lane - 1]) > 0)
+		if (in->lanes >> lane & 1 && ahead(in->last[lane], c.seq[lane - 1]) > 0)
 			return refuse(err, -EPROTO, head, "lane %u ends with record %u, record %u came already", lane,
-				      c.seq[lane - 1], s->seq[lane]);
-	s->commit = c;
-	s->commit_pending = true;
+				      c.seq[lane - 1], in->last[lane]);
+	in->commit = c;
+	in->commit_pending = true;
 	return 0;
 }
 
 /* -- commit -- */
 
-static int verify(const struct standby *s, struct ft_error *err)
+static int verify(const struct incoming *in, struct ft_error *err)
 {
-	const struct record_head head = { .type = FTW_COMMIT, .epoch = s->receiving };
-	const struct device *in = &s->device[!s->device_applied];
-	uint64_t digest = s->digest;
+	const struct record_head head = { .type = FTW_COMMIT, .epoch = in->epoch };
+	const struct device *d = in->device;
+	uint64_t digest = in->digest;
 
-	if (s->nr_data != s->commit.nr_data_pages)
-		return refuse(err, -EPROTO, &head, "%" PRIu64 " data pages told, %" PRIu64 " announced", s->nr_data,
-			      s->commit.nr_data_pages);
-	if (s->nr_zero != s->commit.nr_zero_pages)
-		return refuse(err, -EPROTO, &head, "%" PRIu64 " zero pages told, %" PRIu64 " announced", s->nr_zero,
-			      s->commit.nr_zero_pages);
-	if (in->len_bytes != s->commit.state_bytes || in->len_bytes != in->total_bytes)
+	if (in->nr_data != in->commit.nr_data_pages)
+		return refuse(err, -EPROTO, &head, "%" PRIu64 " data pages told, %" PRIu64 " announced", in->nr_data,
+			      in->commit.nr_data_pages);
+	if (in->nr_zero != in->commit.nr_zero_pages)
+		return refuse(err, -EPROTO, &head, "%" PRIu64 " zero pages told, %" PRIu64 " announced", in->nr_zero,
+			      in->commit.nr_zero_pages);
+	if (d->len_bytes != in->commit.state_bytes || d->len_bytes != d->total_bytes)
 		return refuse(err, -EPROTO, &head, "%" PRIu64 " octets of device state came, %" PRIu64 " announced",
-			      in->len_bytes, s->commit.state_bytes);
-	if (s->side_bytes != s->commit.side_bytes)
+			      d->len_bytes, in->commit.state_bytes);
+	if (in->side_bytes != in->commit.side_bytes)
 		return refuse(err, -EPROTO, &head, "%" PRIu64 " octets of the side stream came, %" PRIu64 " announced",
-			      s->side_bytes, s->commit.side_bytes);
-	digest += digest_state(in->memory, in->len_bytes);
-	if (digest != s->commit.digest)
+			      in->side_bytes, in->commit.side_bytes);
+	digest += digest_state(d->memory, d->len_bytes);
+	if (digest != in->commit.digest)
 		return refuse(err, -EBADMSG, &head, "digest is %016" PRIx64 ", %016" PRIx64 " was announced", digest,
-			      s->commit.digest);
+			      in->commit.digest);
 	return 0;
 }
 
-/* The commit may have come before the lanes were at its end, so this is tried after each record. */
-static int settle_commit(struct standby *s, enum standby_event *event, struct ft_error *err)
+/* Is the oldest epoch that is not committed whole now?  Its commit may have come before the lanes were at its end, so this is tried after each
+ * record. */
+static int settle(struct standby *s, enum standby_event *event, struct ft_error *err)
 {
+	struct incoming *in = standby_box(s, s->committed + 1);
 	int rc;
 
-	if (!s->commit_pending)
+	if (s->committed + 1 > s->applied + s->window || !in->commit_pending)
 		return 0;
 	for (uint32_t lane = 1; lane <= s->lanes; lane++)
-		if (ahead(s->seq[lane], s->commit.seq[lane - 1]) < 0)
+		if (ahead(s->seq[lane], in->commit.seq[lane - 1]) < 0)
 			return 0;
-	rc = verify(s, err);
+	rc = verify(in, err);
 	if (rc)
 		return rc;
-	s->whole = true;
+	in->whole = true;
 	*event |= STANDBY_WHOLE;
 	return 0;
 }
 
-void standby_commit(struct standby *s)
+static bool next_is_whole(struct standby *s)
 {
-	assert(s->whole && !s->broken);
-	s->committed = s->receiving;
-	s->receiving = 0;
-	s->commit_pending = s->whole = false;
+	const struct incoming *in = standby_box(s, s->committed + 1);
+
+	return in->epoch == s->committed + 1 && in->whole;
+}
+
+int standby_commit(struct standby *s, enum standby_event *event, struct ft_error *err)
+{
+	int rc;
+
+	assert(next_is_whole(s) && !s->broken);
+	s->committed++;
+	*event = STANDBY_NOTHING;
+	rc = settle(s, event, err);
+	s->broken = rc != 0;
 	standby_check(s);
+	return rc;
 }
 
 /* -- one message -- */
 
-typedef int take_record(struct standby *s, const struct record_head *head, struct cursor *body, struct ft_error *err);
+typedef int take_record(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+			struct ft_error *err);
 
 static const struct kind {
 	uint32_t type;
@@ -408,8 +562,9 @@ static const struct kind {
 	take_record *take;
 	enum standby_event event;
 } kinds[] = {
-	{ FTW_NOTIFY_WRITE, 1, FTW_LANES_MAX, take_runs, STANDBY_NOTHING },
-	{ FTW_ZERO_PAGES, 1, FTW_LANES_MAX, take_runs, STANDBY_NOTHING },
+	{ FTW_NOTIFY_WRITE, 1, FTW_LANES_MAX, take_write, STANDBY_NOTHING },
+	{ FTW_NOTIFY_SLAB, 1, FTW_LANES_MAX, take_slab, STANDBY_NOTHING },
+	{ FTW_ZERO_PAGES, 1, FTW_LANES_MAX, take_zero, STANDBY_NOTHING },
 	{ FTW_DEVICE_STATE, 1, 1, take_state, STANDBY_NOTHING },
 	{ FTW_SIDE_DATA, 1, 1, take_side, STANDBY_SIDE },
 	{ FTW_COMMIT, 0, 0, take_commit, STANDBY_NOTHING },
@@ -438,37 +593,44 @@ static int check_lane(const struct standby *s, const struct kind *kind, uint32_t
 }
 
 /* S4, and that an epoch ends with its commit. */
-static int check_epoch(const struct standby *s, uint32_t lane, const struct record_head *head, struct ft_error *err)
+static int check_epoch(struct standby *s, uint32_t lane, const struct record_head *head, struct ft_error *err)
 {
+	uint64_t next = s->committed + 1;
+	const struct incoming *in;
+
 	if (head->epoch <= s->committed)
 		return refuse(err, -ESTALE, head, "epoch %" PRIu64 " is committed already", s->committed);
-	if (pending(s))
-		return refuse(err, -ESTALE, head, "epoch %" PRIu64 " is not applied yet", s->committed);
-	if (s->receiving && head->epoch > s->receiving)
-		return refuse(err, -ESTALE, head, "epoch %" PRIu64 " is not committed yet", s->receiving);
-	if (head->epoch != s->committed + 1)
-		return refuse(err, -EPROTO, head, "epoch %" PRIu64 " was expected", s->committed + 1);
-	if (s->commit_pending && lane && ahead(head->seq, s->commit.seq[lane - 1]) > 0)
+	if (head->epoch > s->applied + s->window) {
+		if (standby_pending(s))
+			return refuse(err, -ESTALE, head, "epoch %" PRIu64 " is not applied yet", s->applied + 1);
+		if (standby_box(s, next)->epoch)
+			return refuse(err, -ESTALE, head, "epoch %" PRIu64 " is not committed yet", next);
+		return refuse(err, -EPROTO, head, "epoch %" PRIu64 " was expected", next);
+	}
+	in = standby_box(s, head->epoch);
+	if (in->commit_pending && lane && ahead(head->seq, in->commit.seq[lane - 1]) > 0)
 		return refuse(err, -EPROTO, head, "record %u on lane %u is behind the commit, which says %u", head->seq,
-			      lane, s->commit.seq[lane - 1]);
+			      lane, in->commit.seq[lane - 1]);
 	return 0;
 }
 
-static void begin_epoch(struct standby *s, uint64_t epoch)
+static struct incoming *begin_epoch(struct standby *s, uint64_t epoch)
 {
+	struct incoming *in = standby_box(s, epoch);
 	int rc;
 
-	if (s->receiving)
-		return;
-	drop_partial(s);
-	rc = received_begin(s->received, epoch);
+	if (in->epoch)
+		return in;
+	rc = received_begin(in->received, epoch);
 	assert(rc == 0);
-	s->receiving = epoch;
+	in->epoch = epoch;
+	return in;
 }
 
 static int take(struct standby *s, const struct kind *kind, uint32_t lane, const struct record_head *head,
 		struct cursor *body, enum standby_event *event, struct ft_error *err)
 {
+	struct incoming *in = NULL;
 	int rc = check_lane(s, kind, lane, head, err);
 
 	if (rc)
@@ -481,14 +643,18 @@ static int take(struct standby *s, const struct kind *kind, uint32_t lane, const
 		rc = check_epoch(s, lane, head, err);
 		if (rc)
 			return rc;
-		begin_epoch(s, head->epoch);
-		rc = kind->take(s, head, body, err);
+		in = begin_epoch(s, head->epoch);
+		rc = kind->take(s, in, head, body, err);
 	}
 	if (rc)
 		return rc;
 	s->seq[lane] = head->seq;
+	if (in) {
+		in->last[lane] = head->seq;
+		in->lanes |= 1u << lane;
+	}
 	*event |= kind->event;
-	return settle_commit(s, event, err);
+	return settle(s, event, err);
 }
 
 int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t len, enum standby_event *event,
@@ -500,7 +666,7 @@ int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t le
 	char name[24];
 	int rc;
 
-	assert(!s->whole);
+	assert(!next_is_whole(s));
 	*event = STANDBY_NOTHING;
 	if (s->broken)
 		return err_set(err, -EPROTO, "a record of this connection was refused before");
@@ -518,93 +684,6 @@ int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t le
 	return rc;
 }
 
-/* -- apply -- */
-
-bool standby_apply_pending(const struct standby *s)
-{
-	return pending(s);
-}
-
-void standby_begin_apply(struct standby *s)
-{
-	assert(pending(s));
-	s->applying = true;
-	standby_check(s);
-}
-
-/* As capture_fill(): one span is looked up ahead.  0.62 to 0.77 of the time of memcpy() page by page
- * (tests/bench/bench_capture.c); to fetch the next destination too, for its TLB entry, gained nothing. */
-static uint64_t apply_data(const struct standby *s)
-{
-	const struct bitmap *set = received_data_set(s->received);
-	struct span now, next = { 0 };
-	uint64_t from = 0, written = 0;
-	bool more = span_next(s->regions, set, &from, UINT64_MAX, &now);
-
-	while (more) {
-		more = span_next(s->regions, set, &from, UINT64_MAX, &next);
-		pages_copy(now.at, s->image + now.page * FT_PAGE_SIZE, now.nr,
-			   more ? s->image + next.page * FT_PAGE_SIZE : NULL);
-		written += now.nr;
-		now = next;
-	}
-	pages_copied();
-	return written;
-}
-
-static uint64_t apply_zero(const struct standby *s)
-{
-	const struct bitmap *set = received_zero_set(s->received);
-	uint64_t from = 0, written = 0;
-	struct span span;
-
-	while (span_next(s->regions, set, &from, UINT64_MAX, &span))
-		written += pages_clear(span.at, span.nr);
-	return written;
-}
-
-/* The first epoch is the whole machine: a page that was not told is zeros there (holes need not be reported), whatever
- * an earlier primary, or the VMM while it started, has left in it here. */
-static uint64_t apply_rest_zero(const struct standby *s, const struct region *r)
-{
-	const struct bitmap *set = received_data_set(s->received);
-	uint64_t at = r->first_page, end = r->first_page + r->nr_pages, written = 0;
-	struct page_run run;
-
-	while (at < end) {
-		if (!bitmap_next_run(set, at, UINT64_MAX, &run) || run.first > end)
-			run = (struct page_run){ end, 0 };
-		if (run.first > at)
-			written += pages_clear(r->base + (at - r->first_page) * FT_PAGE_SIZE, run.first - at);
-		at = run.first + run.nr;
-	}
-	return written;
-}
-
-uint64_t standby_apply_run(struct standby *s)
-{
-	uint64_t written;
-
-	assert(s->applying);
-	written = apply_data(s);
-	if (s->applied)
-		return written + apply_zero(s);
-	for (uint32_t i = 0; i < s->regions->count; i++)
-		if (s->regions->region[i].base)
-			written += apply_rest_zero(s, &s->regions->region[i]);
-	return written;
-}
-
-void standby_end_apply(struct standby *s)
-{
-	assert(s->applying);
-	s->applying = false;
-	s->applied = s->image_epoch = s->committed;
-	s->device_applied = !s->device_applied;
-	device_incoming(s)->len_bytes = device_incoming(s)->total_bytes = 0;
-	standby_check(s);
-}
-
 /* -- to look at -- */
 
 struct side_data standby_side(const struct standby *s)
@@ -618,9 +697,24 @@ void *standby_image(struct standby *s, uint64_t *len)
 	return s->image;
 }
 
+void *standby_ring(struct standby *s, uint64_t *len)
+{
+	*len = s->ring.slots * FT_PAGE_SIZE;
+	return s->ring.memory;
+}
+
 uint64_t standby_memory_bytes(struct standby *s)
 {
-	return s->nr_landed * FT_PAGE_SIZE + s->device[0].peak_bytes + s->device[1].peak_bytes;
+	uint64_t sum = (s->nr_landed + s->ring.touched) * FT_PAGE_SIZE;
+
+	for (uint32_t i = 0; i <= s->nr_boxes; i++)
+		sum += s->device[i].peak_bytes;
+	return sum;
+}
+
+uint64_t standby_memory_cap(const struct standby *s)
+{
+	return s->image_bytes + s->ring.slots * FT_PAGE_SIZE + states_bytes(s);
 }
 
 uint64_t standby_epoch_committed(const struct standby *s)
@@ -640,7 +734,9 @@ uint64_t standby_epoch_image(const struct standby *s)
 
 uint64_t standby_epoch_receiving(const struct standby *s)
 {
-	return s->receiving;
+	uint64_t next = s->committed + 1;
+
+	return s->box[next % s->nr_boxes].epoch == next ? next : 0;
 }
 
 uint64_t standby_duplicates(const struct standby *s)
@@ -650,6 +746,6 @@ uint64_t standby_duplicates(const struct standby *s)
 
 const void *standby_state(const struct standby *s, uint64_t *len)
 {
-	*len = s->device[s->device_applied].len_bytes;
-	return s->image_epoch ? s->device[s->device_applied].memory : NULL;
+	*len = s->kept->len_bytes;
+	return s->image_epoch ? s->kept->memory : NULL;
 }

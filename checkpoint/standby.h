@@ -4,11 +4,11 @@
  *
  * Must hold (standby_check() restates it):
  *  S1  The standby image is changed only by standby_apply_run(), and only with pages of an epoch whose commit verified, and that was
- *      committed: between the two the caller may still say no.
- *  S2  Between commit and the end of apply, receive image, sets and device state of that epoch are kept, so that the
+ *      committed: between the two the caller may still say no.  While there is no image at all, standby_make_room() changes it, too.
+ *  S2  Between commit and the end of apply, pages, sets and device state of that epoch are kept, so that the
  *      apply can be finished or repeated; the repetition is harmless.
  *  S3  The device state handed to failover belongs to the same epoch as the image.
- *  S4  No record of epoch n+1 that tells pages is accepted before n is applied.
+ *  S4  No record is accepted of an epoch beyond the window: with mirror placement none of n+1 before n is applied.
  * All of it is called by one thread at a time (the caller's lock), but for standby_apply_run(), which may run beside
  * standby_consume(), standby_connect() and the functions that only look.
  *
@@ -30,22 +30,28 @@ struct standby;
 struct standby_options {
 	uint32_t lanes;	     /* data lanes of this connection */
 	uint64_t state_max;
-	bool lock_memory;    /* all of it, resident; the limit is checked by standby_create() */
+	uint32_t epochs;     /* that may be under way at a time, 1 to FTW_EPOCH_CREDITS_MAX */
+	uint64_t ring_bytes; /* whole pages, FTW_RING_SLOTS_MIN at least */
+	bool lock_memory;    /* the receive image as it is touched, the rest at once; the limit is checked by standby_create() */
 };
 
-/* standby_create - for the layout of @regions (kept by the caller until destroy).  The receive image (mirror placement: as large as the
- * page space) and two device states of state_max octets come from a pool of their own, capped at just that: what never arrives costs nothing, and
+/* standby_create - for the layout of @regions (kept by the caller until destroy).  A receive image as large as the page space, a ring and epochs + 1
+ * device states of state_max octets come from pools of their own, capped at just that: what never arrives costs nothing, and
  * no number that the peer sends allocates anything.  -EINVAL, -ENOMEM. */
 int standby_create(struct standby **out, const struct region_table *regions, const struct standby_options *opt, struct ft_error *err);
 void standby_destroy(struct standby *s);
 
-/* Memory that the peer writes into. */
+/* Memory that the peer writes into: the image with mirror placement, the ring with slab. */
 void *standby_image(struct standby *s, uint64_t *len);
-uint64_t standby_memory_bytes(struct standby *s);     /* in use for receiving: pages of the image that ever came, states */
+void *standby_ring(struct standby *s, uint64_t *len);
+/* In use for receiving: pages that ever came and are held apart from the standby image, states; and the most it can be. */
+uint64_t standby_memory_bytes(struct standby *s);
+uint64_t standby_memory_cap(const struct standby *s);
 
-/* standby_connect - a new connection begins: partial epochs are dropped, record counters start at 0.
- * A committed epoch that is not applied yet stays, and must be applied before the peer may write into the image. @lanes as in options. */
-void standby_connect(struct standby *s, uint32_t lanes);
+/* standby_connect - a new connection begins: partial epochs are dropped, record counters start at 0.  @lanes as in options.
+ * @slab_epochs: 0: mirror placement, one epoch at a time.  Else slab placement, with so many epochs at a time, at most those of the options.
+ * Mirror: a committed epoch that is not applied yet stays, and must be applied before the peer may write into the image.  Slab: there must be none. */
+void standby_connect(struct standby *s, uint32_t lanes, uint32_t slab_epochs);
 
 enum standby_event { /* bits: a record may be both, and then is the one before the other */
 	STANDBY_NOTHING = 0,
@@ -53,7 +59,7 @@ enum standby_event { /* bits: a record may be both, and then is the one before t
 	STANDBY_WHOLE = 2, /* the epoch is complete and verified: standby_commit(), ack, apply; or standby_connect(), which drops it */
 };
 
-/* standby_consume - one message of @lane: notify-write, zero-pages, device-state, side-data or commit; also a record of a data lane that is unknown
+/* standby_consume - one message of @lane: notify-write, notify-slab, zero-pages, device-state, side-data or commit; also a record of a data lane that is unknown
  * and optional, which only counts there (others: -EINVAL, and nothing happens).
  * Sequence numbers are checked per lane: a repeated record is dropped and counted, a gap is -EPROTO; the numbers wrap.  Lane 0 carries other
  * records too, so gaps there are the caller's to find.
@@ -65,8 +71,9 @@ int standby_consume(struct standby *s, uint32_t lane, const void *msg, size_t le
 
 /* standby_side - the octets of the record that was STANDBY_SIDE.  They are not kept: valid as long as the message. */
 struct side_data standby_side(const struct standby *s);
-/* standby_commit - after STANDBY_WHOLE, before the next record: from here on the epoch is the one that a failover finds. */
-void standby_commit(struct standby *s);
+/* standby_commit - after STANDBY_WHOLE, before the next record: from here on the epoch is the one that a failover finds.  *@event is
+ * STANDBY_WHOLE again if the one behind it is whole too.  Errors, of that one: as standby_consume(). */
+int standby_commit(struct standby *s, enum standby_event *event, struct ft_error *err);
 
 /* -- apply: begin, run (long, no lock), end -- */
 bool standby_apply_pending(const struct standby *s);
@@ -76,10 +83,19 @@ void standby_begin_apply(struct standby *s);
 uint64_t standby_apply_run(struct standby *s);
 void standby_end_apply(struct standby *s);
 
+/* -- slab placement: room for an epoch that is longer than the ring --
+ * standby_needs_room - more than half of the ring is used, and the oldest epoch, which is not whole, may be moved.  To be asked when a record was
+ * taken, and when an apply has ended: a peer that waits for room sends nothing.
+ * standby_make_room - move up to @most of its pages elsewhere: to the receive image, or, when there is no image that could be lost, right to the
+ * standby image.  True: @room is new, tell the peer, and call again. */
+bool standby_needs_room(const struct standby *s);
+bool standby_make_room(struct standby *s, uint64_t most, struct room *room);
+struct room standby_room(const struct standby *s);
+
 uint64_t standby_epoch_committed(const struct standby *s); /* verified; 0: none */
 uint64_t standby_epoch_applied(const struct standby *s);
 uint64_t standby_epoch_image(const struct standby *s); /* of the image and state we hold, maybe from before a restart; 0: none */
-uint64_t standby_epoch_receiving(const struct standby *s); /* 0: none begun */
+uint64_t standby_epoch_receiving(const struct standby *s); /* the oldest that is not committed; 0: none begun */
 uint64_t standby_duplicates(const struct standby *s);	   /* repeated records */
 /* standby_state - device state of the applied epoch; NULL before the first one.  Valid until the next standby_end_apply(). */
 const void *standby_state(const struct standby *s, uint64_t *len);

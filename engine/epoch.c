@@ -184,7 +184,7 @@ static struct epoch_job *free_job(struct primary *p)
 	struct epoch_job *job = NULL;
 
 	pthread_mutex_lock(&p->s->lock);
-	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+	for (unsigned i = 0; i < p->nr_jobs; i++)
 		if (!p->job[i].busy)
 			job = &p->job[i];
 	pthread_mutex_unlock(&p->s->lock);

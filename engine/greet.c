@@ -105,10 +105,9 @@ static int check_placement(struct greeting *g, struct ft_error *err)
 {
 	const struct hello *h = &g->hello;
 
-	if (h->placement != FTW_PLACEMENT_MIRROR || h->mode != FTW_MODE_CHECKPOINT || h->page_bytes != FT_PAGE_SIZE)
-		return refuse(g, FTW_CODE_LAYOUT, err,
-			      "hello: placement %u, mode %u, page size %u; we have placement 1, mode 1, page size %u",
-			      h->placement, h->mode, h->page_bytes, FT_PAGE_SIZE);
+	if (h->mode != FTW_MODE_CHECKPOINT || h->page_bytes != FT_PAGE_SIZE) /* the codec knows no third placement */
+		return refuse(g, FTW_CODE_LAYOUT, err, "hello: mode %u, page size %u; we have mode 1, page size %u",
+			      h->mode, h->page_bytes, FT_PAGE_SIZE);
 	return 0;
 }
 
@@ -242,10 +241,15 @@ static uint32_t larger(uint32_t a, uint32_t b)
 	return a > b ? a : b;
 }
 
-/* Memory that cannot be had is told, and what we hold is not given up for a primary that could not be served. */
-static int offer_image(struct secondary *c, struct greeting *g, struct ft_error *err)
+static bool is_slab(const struct greeting *g)
 {
-	int r = secondary_open_image(c, g->link, err);
+	return g->hello.placement == FTW_PLACEMENT_SLAB;
+}
+
+/* Memory that cannot be had is told, and what we hold is not given up for a primary that could not be served. */
+static int offer_window(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	int r = secondary_open_window(c, g->link, is_slab(g), err);
 
 	if (r)
 		g->code = FTW_CODE_LIMIT;
@@ -269,15 +273,32 @@ static int take_primary(struct secondary *c, struct greeting *g, struct ft_error
 	return 0;
 }
 
+/* A machine with a side stream may take long over each epoch, and ft-apply tells the primary so; it cannot while it applies (watch_work()).
+ * Each epoch needs room for an ack and an applied in the half of the credits of lane 0 that heartbeats leave. */
+static uint32_t slab_epochs(const struct greeting *g, const struct ft_config *cfg)
+{
+	uint32_t most = tp_credits(g->link->conn, 0) / 4;
+
+	if (!is_slab(g))
+		return 0;
+	if (most < 1 || g->hello.capabilities_needed & FTW_CAP_SIDE_STREAM)
+		most = 1;
+	return most < cfg->epochs_in_flight ? most : cfg->epochs_in_flight;
+}
+
 static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error *err)
 {
 	struct ft_session *s = c->s;
 	struct ft_config cfg;
-	struct hello_ack ack = { .version = FTW_VERSION_MAX, .placement = FTW_PLACEMENT_MIRROR, .epoch_credits = 1 };
+	struct hello_ack ack = { .version = FTW_VERSION_MAX, .placement = g->hello.placement };
+	struct room room;
 	uint32_t seq;
 	void *buf;
+	int r;
 
 	session_config(s, &cfg);
+	c->slab_epochs = slab_epochs(g, &cfg);
+	ack.epoch_credits = c->slab_epochs ? c->slab_epochs : 1;
 	c->heartbeat_ms = ack.heartbeat_ms = larger(cfg.heartbeat_ms, g->hello.heartbeat_ms);
 	c->heartbeat_misses = ack.heartbeat_misses = larger(cfg.heartbeat_misses, g->hello.heartbeat_misses);
 	ack.capabilities = c->capabilities = g->hello.capabilities_needed;
@@ -288,11 +309,15 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_lock(&c->standby_lock);
 	ack.epoch_committed = standby_epoch_committed(c->standby);
-	standby_connect(c->standby, g->hello.lanes);
+	standby_connect(c->standby, g->hello.lanes, c->slab_epochs);
 	standby_restart(c->standby);
+	room = standby_room(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
 	buf = link_begin(g->link, 0, &seq);
-	return link_end(g->link, 0, create_hello_ack(buf, seq, &ack), deadline_in_ms(SEND_MS), err);
+	r = link_end(g->link, 0, create_hello_ack(buf, seq, &ack), deadline_in_ms(SEND_MS), err);
+	if (!r && c->slab_epochs)
+		r = link_send_first_room(g->link, &room, deadline_in_ms(SEND_MS), err);
+	return r;
 }
 
 /* A forced failover may have come since: then nothing of this primary may be taken, its records would land in a machine that runs. */
@@ -362,7 +387,7 @@ static void greet(struct secondary *c, struct greeting *g)
 		/* the same primary again, before we noticed that its old connection is gone; and the last apply must be done */
 		secondary_end_connection(c, FTW_CODE_STOPPED, "the same primary connected again");
 		secondary_wait_applied(c);
-		r = offer_image(c, g, &err);
+		r = offer_window(c, g, &err);
 	}
 	if (!r) {
 		r = take_primary(c, g, &err);

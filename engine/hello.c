@@ -17,6 +17,11 @@ static uint64_t capabilities(const struct primary *p)
 	return p->s->ops.side_read ? FTW_CAP_SIDE_STREAM : 0;
 }
 
+static uint16_t wire_placement(const struct ft_config *cfg)
+{
+	return cfg->placement == FT_PLACEMENT_SLAB ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR;
+}
+
 static int send_hello(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline,
 		      struct ft_error *err)
 {
@@ -24,7 +29,7 @@ static int send_hello(struct primary *p, struct link *l, const struct ft_config 
 	struct hello h = {
 		.version_min = FTW_VERSION_MIN,
 		.version_max = FTW_VERSION_MAX,
-		.placement = FTW_PLACEMENT_MIRROR,
+		.placement = wire_placement(cfg),
 		.mode = FTW_MODE_CHECKPOINT,
 		.capabilities_needed = capabilities(p),
 		.generation = s->generation,
@@ -83,6 +88,7 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	struct hello_ack ack;
 	struct cursor body;
 	uint32_t lane;
+	bool slab = cfg->placement == FT_PLACEMENT_SLAB;
 	char name[24];
 	int r = link_receive_greeting(l, p->s->stop_fd, &lane, &head, &body, deadline, err);
 
@@ -98,8 +104,8 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	r = consume_hello_ack(&body, &ack, err);
 	if (r)
 		return r;
-	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != FTW_PLACEMENT_MIRROR ||
-	    ack.capabilities != capabilities(p) || ack.epoch_credits != 1)
+	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != wire_placement(cfg) ||
+	    ack.capabilities != capabilities(p) || (!slab && ack.epoch_credits != 1))
 		return err_set(err, -EPROTO,
 			       "hello-ack chose what was not offered (version %u, placement %u, credits %u, "
 			       "capabilities 0x%llx)",
@@ -108,7 +114,8 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 		return err_set(err, -EPROTO,
 			       "hello-ack: %u heartbeats of %u ms are less than the %u of %u ms that were asked for",
 			       ack.heartbeat_misses, ack.heartbeat_ms, cfg->heartbeat_misses, cfg->heartbeat_ms);
-	p->epoch_credits = ack.epoch_credits;
+	p->epoch_credits = ack.epoch_credits < cfg->epochs_in_flight ? ack.epoch_credits : cfg->epochs_in_flight;
+	p->uses_ring = slab;
 	p->heartbeat_ms = ack.heartbeat_ms;
 	p->heartbeat_misses = ack.heartbeat_misses;
 	return 0;

@@ -274,6 +274,22 @@ int link_send_working(struct link *l, uint64_t epoch, uint64_t deadline, struct 
 	return buf ? link_end(l, 0, create_epoch_mark(buf, FTW_WORKING, epoch, seq), deadline, err) : -EAGAIN;
 }
 
+int link_send_room(struct link *l, const struct room *room, uint64_t deadline, struct ft_error *err)
+{
+	uint32_t seq;
+	void *buf = begin_spare(l, &seq);
+
+	return buf ? link_end(l, 0, create_room(buf, seq, room), deadline, err) : -EAGAIN;
+}
+
+int link_send_first_room(struct link *l, const struct room *room, uint64_t deadline, struct ft_error *err)
+{
+	uint32_t seq;
+	void *buf = link_begin(l, 0, &seq);
+
+	return link_end(l, 0, create_room(buf, seq, room), deadline, err);
+}
+
 int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline,
 		       struct ft_error *err)
 {

@@ -64,11 +64,14 @@ int link_receive(struct link *l, uint32_t *lane, struct record_head *head, struc
 int link_receive_greeting(struct link *l, int stop_fd, uint32_t *lane, struct record_head *head, struct cursor *body, uint64_t deadline,
 			  struct ft_error *err);
 
-/* Records that may be left out: a heartbeat, a word of work or of progress.  They go only if nobody else is sending on lane 0 and half of the peer's
+/* Records that may be left out: a heartbeat, a word of work, of room or of progress.  They go only if nobody else is sending on lane 0 and half of the peer's
  * credits are there, so they never wait for the peer: who receives must not wait in sending, or the credit that it waits for stands
  * unread behind a message.  -EAGAIN: it was left out.  Who receives learns by its heartbeats that no reason came (link_hear_first()). */
 int link_send_heartbeat(struct link *l, uint64_t echo_ns, uint64_t deadline, struct ft_error *err);
 int link_send_working(struct link *l, uint64_t epoch, uint64_t deadline, struct ft_error *err);
+/* Cumulative: a later one says all.  The first of a connection goes by link_send_first_room(), with all credits there. */
+int link_send_room(struct link *l, const struct room *room, uint64_t deadline, struct ft_error *err);
+int link_send_first_room(struct link *l, const struct room *room, uint64_t deadline, struct ft_error *err);
 int link_send_progress(struct link *l, uint64_t epoch, const struct sync_progress *p, uint64_t deadline, struct ft_error *err);
 
 /* Records of lane 0 that must go.  Behind link_send_reason() nothing goes on lane 0 any more (-ESHUTDOWN). */

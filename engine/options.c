@@ -29,7 +29,8 @@ enum setting {
 	CONNECT_TIMEOUT, RECONNECT, SUSPECT, ON_LOSS, COMMIT_TIMEOUT, PAUSE_MAX, SYNC_ROUNDS, SYNC_PAUSE,
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
-	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD, NR_SETTINGS
+	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
+	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -94,6 +95,9 @@ static const struct ft_option options[NR_SETTINGS] = {
 				 "most of the guest's time that pauses should take, in tenths of a percent"),
 	[CAPTURE] = CHOICE("capture", PRIMARY, "copy|cow|auto", "copy", "copy an epoch's pages in the pause, or each before the guest writes to it again; or as is cheaper now"),
 	[SEND_AHEAD] = UINT("send-ahead", PRIMARY, 0, 64, "", "0", "how often in an epoch its dirty pages are sent while it runs; 0: never"),
+	[PLACEMENT] = CHOICE("placement", PRIMARY, "mirror|slab", "mirror", "where pages land on the secondary: each in its place of a receive image, or in a ring"),
+	[EPOCHS_IN_FLIGHT] = UINT("epochs-in-flight", BOTH, 1, 8, "", "2", "epochs on their way that the secondary has not applied; placement slab"),
+	[RING_BYTES] = SIZE("ring-bytes", FT_OPT_SECONDARY, 2 * MIB, TIB, "128M", "memory for pages that are not applied yet; placement slab"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -139,13 +143,16 @@ static const size_t field[NR_SETTINGS] = {
 	[TARGET_SLOWDOWN] = FIELD(target_slowdown),
 	[CAPTURE] = FIELD(capture),
 	[SEND_AHEAD] = FIELD(send_ahead),
+	[PLACEMENT] = FIELD(placement),
+	[EPOCHS_IN_FLIGHT] = FIELD(epochs_in_flight),
+	[RING_BYTES] = FIELD(ring_bytes),
 #undef FIELD
 };
 /* clang-format on */
 
 _Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_cap) == sizeof(uint32_t) &&
 		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t) &&
-		       sizeof(enum ft_capture) == sizeof(uint32_t),
+		       sizeof(enum ft_capture) == sizeof(uint32_t) && sizeof(enum ft_placement) == sizeof(uint32_t),
 	       "a choice is kept as its number");
 _Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t), "a choice is kept as its number");
 
@@ -524,6 +531,9 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 		return err_set(err, -EINVAL,
 			       "send-ahead: with capture cow the pause copies nothing that could be sent before, and "
 			       "auto may choose it");
+	if (cfg->ring_bytes % FT_PAGE_SIZE)
+		return err_set(err, -EINVAL, "ring-bytes: %llu is not a multiple of %u",
+			       (unsigned long long)cfg->ring_bytes, FT_PAGE_SIZE);
 	return check_rdma(cfg, err);
 }
 

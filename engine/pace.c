@@ -215,7 +215,7 @@ static bool sent_ahead_locked(struct primary *p, uint64_t *until, int *result)
 
 static bool job_free_locked(const struct primary *p)
 {
-	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+	for (unsigned i = 0; i < p->nr_jobs; i++)
 		if (!p->job[i].busy)
 			return true;
 	return false;

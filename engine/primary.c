@@ -63,7 +63,10 @@ static int make_slabs(struct primary *p, const struct ft_config *cfg, struct ft_
 
 static int make_jobs(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
 {
-	for (unsigned i = 0; i < EPOCH_JOBS; i++) {
+	p->nr_jobs = cfg->placement == FT_PLACEMENT_SLAB && cfg->epochs_in_flight > EPOCH_JOBS_MIN
+			     ? cfg->epochs_in_flight
+			     : EPOCH_JOBS_MIN;
+	for (unsigned i = 0; i < p->nr_jobs; i++) {
 		struct epoch_job *job = &p->job[i];
 		void *buf = FT_FAULT("primary/state") ? faultpoint_map(ENOMEM)
 						      : mmap(NULL, cfg->state_max, PROT_READ | PROT_WRITE,

@@ -21,7 +21,8 @@
 #include "queue.h"
 #include "session.h"
 
-#define EPOCH_JOBS 2u /* epochs captured and not yet acknowledged: one on its way, one waiting for credit */
+#define EPOCH_JOBS FTW_EPOCH_CREDITS_MAX
+#define EPOCH_JOBS_MIN 2u /* epochs captured and not yet acknowledged: one on its way, one waiting for credit */
 
 struct work {
 	struct cds_wfcq_node node; /* first: a queue item is the work */
@@ -70,6 +71,7 @@ struct primary {
 	struct stage_queue free_slabs; /* ft-ship and ft-epoch put, ft-epoch gets */
 	struct stage_queue to_ship;    /* ft-epoch puts, ft-ship gets (ft-epoch once ft-ship has ended) */
 	struct epoch_job job[EPOCH_JOBS];
+	uint32_t nr_jobs; /* those in use */
 	struct work side_work;
 	struct cow *cow; /* NULL: pages are always copied in the pause */
 
@@ -109,6 +111,8 @@ struct primary {
 	uint32_t epoch_credits; /* from hello-ack */
 	uint32_t heartbeat_ms, heartbeat_misses;
 	struct slab_plan *plan; /* ship thread only */
+	bool uses_ring;		/* placement slab: pages go into the ring of the secondary */
+	uint64_t ring_position; /* ship thread only: of the next page */
 	bool one_lane;		/* pages are sent ahead in this connection, see lane_of() */
 	bool by_chunks;		/* ship thread only: the transport asks for keys chunk by chunk, see tp_prepare() */
 
@@ -118,6 +122,8 @@ struct primary {
 	struct ft_error loss_error; /* its first cause */
 	uint64_t acked, applied, sent; /* epochs of this connection */
 	bool side_due;	    /* ft-ship has the side stream of this round still to read */
+	struct room room;   /* of the ring; no slots: not told yet */
+	uint64_t ring_end[FTW_EPOCH_CREDITS_MAX]; /* by epoch, of those sent and not applied: behind its last position */
 	uint64_t acked_ns, acked_pages; /* of the last ack: when, and how much there is to apply */
 	uint64_t regions_wanted, regions_used; /* counters of the table's changes; used 0: none in use */
 	_Atomic uint64_t output_ns; /* when the running epoch's first output was held; 0: there is none */

@@ -144,8 +144,10 @@ static void reset_connection(struct primary *p)
 
 	pthread_mutex_lock(&s->lock);
 	p->acked = p->applied = p->sent = 0;
+	p->room = (struct room){ 0 };
+	p->ring_position = 0;
 	p->cut_now = p->side_due = false;
-	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+	for (unsigned i = 0; i < p->nr_jobs; i++)
 		p->job[i].busy = false;
 	pthread_mutex_unlock(&s->lock);
 	p->next_epoch = 1;

@@ -66,19 +66,10 @@ static int side_commit(struct secondary *c, struct reception *rx, uint64_t epoch
 
 /* -- records -- */
 
-/* All of @epoch is here and checked out. */
-static int commit(struct secondary *c, struct reception *rx, uint64_t epoch, struct ft_error *err)
+static void note_commit(struct secondary *c, struct reception *rx, uint64_t epoch)
 {
 	struct ft_session *s = c->s;
-	int r;
 
-	tp_window_close(c->link->conn, FTW_WINDOW_IMAGE);
-	r = side_commit(c, rx, epoch, err);
-	if (r)
-		return r;
-	pthread_mutex_lock(&c->standby_lock);
-	standby_commit(c->standby);
-	pthread_mutex_unlock(&c->standby_lock);
 	pthread_mutex_lock(&s->lock);
 	c->complete = true;
 	s->image_stale = false;
@@ -90,13 +81,48 @@ static int commit(struct secondary *c, struct reception *rx, uint64_t epoch, str
 	stats_add(&s->stats, FT_METRIC_RECEIVE, now_ns() - rx->epoch_ns);
 	stats_phase(&s->stats, PHASE_RECEIVE, now_ns() - rx->epoch_ns);
 	rx->epoch_ns = 0;
+}
+
+/* All of @epoch is here and checked out.  *@event: is the one behind it, too? */
+static int commit(struct secondary *c, struct reception *rx, uint64_t epoch, enum standby_event *event,
+		  struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	struct ft_error next_err = { 0 };
+	int r, next;
+
+	if (!c->slab_epochs)
+		tp_window_close(c->link->conn, FTW_WINDOW_IMAGE);
+	r = side_commit(c, rx, epoch, err);
+	if (r)
+		return r;
+	pthread_mutex_lock(&c->standby_lock);
+	next = standby_commit(c->standby, event, &next_err);
+	pthread_mutex_unlock(&c->standby_lock);
+	note_commit(c, rx, epoch);
 	r = link_send_mark(c->link, FTW_ACK, epoch, deadline_in_ms(SEND_MS), err);
 	/* applied also when the ack cannot be sent: the epoch is committed */
 	pthread_mutex_lock(&s->lock);
-	c->apply_wanted = true;
+	c->apply_wanted++;
 	pthread_cond_broadcast(&s->cond);
 	pthread_mutex_unlock(&s->lock);
-	return link_hear_first(c->link, r) ? 0 : r;
+	if (r && !link_hear_first(c->link, r))
+		return r;
+	if (next)
+		*err = next_err;
+	return next;
+}
+
+/* ft-apply makes it, and says so: it may wait for a credit, and who receives may not (link.h). */
+static void want_room(struct secondary *c)
+{
+	struct ft_session *s = c->s;
+
+	pthread_mutex_lock(&s->lock);
+	if (!c->room_wanted)
+		pthread_cond_broadcast(&s->cond);
+	c->room_wanted = true;
+	pthread_mutex_unlock(&s->lock);
 }
 
 static int on_epoch_record(struct secondary *c, struct reception *rx, uint32_t lane, const void *msg, size_t len,
@@ -105,6 +131,7 @@ static int on_epoch_record(struct secondary *c, struct reception *rx, uint32_t l
 	enum standby_event event = STANDBY_NOTHING;
 	struct side_data side;
 	uint64_t epoch;
+	bool room;
 	int r;
 
 	if (!rx->epoch_ns)
@@ -112,12 +139,15 @@ static int on_epoch_record(struct secondary *c, struct reception *rx, uint32_t l
 	pthread_mutex_lock(&c->standby_lock);
 	r = standby_consume(c->standby, lane, msg, len, &event, err);
 	side = standby_side(c->standby);
-	epoch = standby_epoch_receiving(c->standby);
+	epoch = standby_epoch_committed(c->standby) + 1;
+	room = standby_needs_room(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
 	if (!r && event & STANDBY_SIDE)
 		r = side_write(c, rx, epoch, &side, err);
-	if (!r && event & STANDBY_WHOLE)
-		r = commit(c, rx, epoch, err);
+	for (; !r && event & STANDBY_WHOLE; epoch++)
+		r = commit(c, rx, epoch, &event, err);
+	if (!r && room)
+		want_room(c);
 	return r;
 }
 
@@ -158,6 +188,7 @@ static bool belongs_on_data_lane(uint32_t type)
 {
 	switch (type) {
 	case FTW_NOTIFY_WRITE:
+	case FTW_NOTIFY_SLAB:
 	case FTW_ZERO_PAGES:
 	case FTW_DEVICE_STATE:
 	case FTW_SIDE_DATA:
@@ -183,6 +214,7 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 			return err_set(err, -EPROTO, "side-data, and hello named no side stream");
 		return on_epoch_record(c, rx, lane, msg, len, err);
 	case FTW_NOTIFY_WRITE:
+	case FTW_NOTIFY_SLAB:
 	case FTW_ZERO_PAGES:
 	case FTW_DEVICE_STATE:
 	case FTW_COMMIT:

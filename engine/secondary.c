@@ -11,6 +11,8 @@
 #include "log.h"
 #include "thread.h"
 
+#define ROOM_PAGES 1024u /* moved at a time, with the standby locked: 4 MiB */
+#define ROOM_RETRY_NS NS_PER_MS
 #define BYE_MS 1000 /* an orderly end does not wait longer for room in the socket */
 
 /* ---- the link, used by another thread than ft-receive ---- */
@@ -73,13 +75,12 @@ void secondary_wait_applied(struct secondary *c)
 
 /* ---- ft-apply ---- */
 
-int secondary_open_image(struct secondary *c, struct link *l, struct ft_error *err)
+int secondary_open_window(struct secondary *c, struct link *l, bool slab, struct ft_error *err)
 {
-	uint64_t len;
-	void *image = standby_image(c->standby,
-				    &len); /* before the call: the order in which arguments are computed is free */
+	uint64_t len; /* known before the call: the order in which arguments are computed is free */
+	void *memory = slab ? standby_ring(c->standby, &len) : standby_image(c->standby, &len);
 
-	return tp_window_open(l->conn, FTW_WINDOW_IMAGE, image, len, err);
+	return tp_window_open(l->conn, slab ? FTW_WINDOW_RING : FTW_WINDOW_IMAGE, memory, len, err);
 }
 
 /* The image may be written again: say so, if the primary is still there. */
@@ -91,7 +92,7 @@ static void answer_applied(struct secondary *c, uint64_t epoch)
 
 	if (!link_get(c))
 		return;
-	r = secondary_open_image(c, c->link, &err);
+	r = c->slab_epochs ? 0 : secondary_open_window(c, c->link, false, &err);
 	if (!r)
 		r = link_send_mark(c->link, FTW_APPLIED, epoch, deadline_in_ms(SEND_MS), &err);
 	if (r && !link_hear_first(c->link, r)) {
@@ -99,6 +100,39 @@ static void answer_applied(struct secondary *c, uint64_t epoch)
 		tp_cancel(c->link->conn);
 	}
 	link_put(c);
+}
+
+/* Says what room there is, once the primary has read enough of what was said before.  It is told of the latest: rooms add up. */
+static void tell_room(struct secondary *c, const struct room *room)
+{
+	uint64_t deadline = deadline_in_ms(SEND_MS);
+	struct ft_error err = { 0 };
+	int r = -EAGAIN;
+
+	while (r == -EAGAIN && now_ns() < deadline && link_get(c)) {
+		r = link_send_room(c->link, room, deadline, &err);
+		if (r && r != -EAGAIN && !link_hear_first(c->link, r)) {
+			log_warn("secondary", "%s: room: %s", c->s->name, err.msg);
+			tp_cancel(c->link->conn);
+		}
+		link_put(c);
+		if (r == -EAGAIN)
+			session_sleep(c->s, now_ns() + ROOM_RETRY_NS, NULL);
+	}
+}
+
+static void make_room(struct secondary *c)
+{
+	struct room room;
+	bool more = true;
+
+	while (more) {
+		pthread_mutex_lock(&c->standby_lock);
+		more = standby_make_room(c->standby, ROOM_PAGES, &room);
+		pthread_mutex_unlock(&c->standby_lock);
+		if (more)
+			tell_room(c, &room);
+	}
 }
 
 static void apply(struct secondary *c)
@@ -146,22 +180,27 @@ static void *apply_main(void *arg)
 	struct secondary *c = arg;
 	struct ft_session *s = c->s;
 	uint64_t look = s->ops.side_commit ? now_ns() : DEADLINE_NEVER;
+	void (*work)(struct secondary *);
 
 	pthread_mutex_lock(&s->lock);
 	for (;;) {
-		while (!c->apply_wanted && !c->quit) {
+		while (!c->apply_wanted && !c->room_wanted && !c->quit) {
 			if (cond_wait_until(&s->cond, &s->lock, look) != -ETIMEDOUT)
 				continue;
 			pthread_mutex_unlock(&s->lock);
 			look = watch_work(c);
 			pthread_mutex_lock(&s->lock);
 		}
-		if (!c->apply_wanted)
+		if (!c->apply_wanted && !c->room_wanted)
 			break;
+		work = c->apply_wanted ? apply : make_room;
+		if (c->apply_wanted)
+			c->apply_wanted--;
+		/* behind an apply too: records of the next epoch may have come meanwhile, and the primary waits */
+		c->room_wanted = work == apply && c->slab_epochs;
 		c->applying = true;
-		c->apply_wanted = false;
 		pthread_mutex_unlock(&s->lock);
-		apply(c);
+		work(c);
 		pthread_mutex_lock(&s->lock);
 		c->applying = false;
 		pthread_cond_broadcast(&s->cond);
@@ -191,6 +230,8 @@ int secondary_start(struct ft_session *s, struct ft_error *err)
 	struct standby_options opt = {
 		.lanes = s->cfg.lanes,
 		.state_max = s->cfg.state_max,
+		.epochs = s->cfg.epochs_in_flight,
+		.ring_bytes = s->cfg.ring_bytes,
 		.lock_memory = s->cfg.lock_memory,
 	};
 	int r = standby_create(&c->standby, s->regions, &opt, err);
@@ -255,8 +296,8 @@ void secondary_memory(struct ft_session *s, uint64_t *used, uint64_t *cap)
 		return;
 	pthread_mutex_lock(&c->standby_lock);
 	*used = standby_memory_bytes(c->standby);
+	*cap = standby_memory_cap(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
-	*cap = s->regions->nr_pages * FT_PAGE_SIZE + 2 * s->cfg.state_max;
 }
 
 void secondary_link_status(struct ft_session *s, struct ft_status *out)

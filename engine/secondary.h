@@ -12,6 +12,7 @@
  *   - hello-ack is sent only in STANDBY_SYNCING: a primary that was accepted lets its output out, so what we held is an old image then;
  *   - records are taken only while the state says that a primary is connected: none reaches a machine that runs;
  *   - ack(n) is sent only after the standby holds all of n and the state says STANDBY: what was acknowledged can be promoted;
+ *   - the ring's window is open as long as the connection;
  *   - the window of the receive image is open only while the peer may write: from hello or applied(n) to commit(n+1); a peer that keeps to
  *     the protocol does not write between.  One that does not: tcp ends the connection, over rdma its device may do so all the same, until
  *     tp_close() has returned (transport.h, tp_window_close());
@@ -43,6 +44,7 @@ struct secondary {
 	uint8_t session_id[16];
 	uint32_t heartbeat_ms, heartbeat_misses;
 	uint64_t capabilities; /* in use */
+	uint32_t slab_epochs;  /* as standby_connect() has it; 0: mirror placement */
 
 	_Atomic uint64_t working_told; /* last epoch of this connection of which the primary was told that it takes long */
 	_Atomic uint64_t working_ns; /* since when ft-receive has been in the VMM, 0: it is not; for ft-apply */
@@ -52,7 +54,8 @@ struct secondary {
 	bool receiving;	     /* ft-receive runs; false again only when its connection is closed */
 	unsigned link_users; /* other threads inside of the link; ft-receive waits for them before it frees it */
 	bool receive_made;   /* ... and is to be joined */
-	bool apply_wanted;   /* an epoch is committed and not applied */
+	unsigned apply_wanted; /* epochs that are committed, answered, and not applied */
+	bool room_wanted;    /* the ring is short, or may be */
 	bool applying;
 	bool bye;	     /* the primary ended the protection */
 	bool quit;	     /* ft-apply is to end */
@@ -64,8 +67,8 @@ struct secondary {
 void secondary_end_connection(struct secondary *c, enum ftw_code code, const char *why);
 /* secondary_wait_applied - until no epoch is committed and not applied. */
 void secondary_wait_applied(struct secondary *c);
-/* secondary_open_image - let the peer write into the receive image. */
-int secondary_open_image(struct secondary *c, struct link *l, struct ft_error *err);
+/* secondary_open_window - let the peer write into the receive image, or into the ring. */
+int secondary_open_window(struct secondary *c, struct link *l, bool slab, struct ft_error *err);
 
 /* -- greet.c, receive.c -- */
 int greeting_create(struct secondary *c, struct ft_error *err); /* what ft-accept needs: not to be had later, it would wait for nobody */

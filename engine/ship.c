@@ -5,6 +5,7 @@
  *
  * Must hold
  *   - nothing of epoch n+1 is written before the secondary has applied n - credits + 1 (mirror: n): the receive image is still in use;
+ *   - nothing is written to the ring (slab placement) where the secondary has not made room;
  *   - within an epoch a page is written again only in a later round, and only when the secondary has done with what told it before: a
  *     transport may put writes in place at any time (transport.h, tp_settle());
  *   - commit(n) is sent after everything of n was sent, with the last number of each lane;
@@ -105,6 +106,21 @@ static void prepare_chunks(struct primary *p, uint64_t first, uint64_t end)
 		tp_prepare(p->link->conn, FTW_WINDOW_IMAGE, page * FT_PAGE_SIZE, (behind - page) * FT_PAGE_SIZE);
 }
 
+/* The ring from where ft-ship is: the slab in hand and the next one. */
+static void prepare_ring(struct primary *p)
+{
+	uint64_t slots, from, nr = 2 * SLAB_PAGES;
+
+	pthread_mutex_lock(&p->s->lock);
+	slots = p->room.slots;
+	pthread_mutex_unlock(&p->s->lock);
+	if (!slots)
+		return;
+	from = p->ring_position % slots;
+	nr = nr < slots - from ? nr : slots - from;
+	tp_prepare(p->link->conn, FTW_WINDOW_RING, from * FT_PAGE_SIZE, nr * FT_PAGE_SIZE);
+}
+
 /* Where the slab's pages will go, chunk by chunk; zero pages go nowhere, and must not make the secondary's memory real. */
 static void prepare_slab(struct primary *p, const struct slab *slab)
 {
@@ -112,6 +128,10 @@ static void prepare_slab(struct primary *p, const struct slab *slab)
 
 	if (!p->by_chunks)
 		return;
+	if (p->uses_ring) {
+		prepare_ring(p);
+		return;
+	}
 	for (uint32_t i = 0; i < slab->nr; i++) {
 		uint64_t chunk = slab->page[i] / CHUNK_PAGES;
 
@@ -159,6 +179,103 @@ static int write_runs(struct primary *p, const struct slab *slab, uint32_t lane,
 	return 0;
 }
 
+/* -- slab placement: one position behind the other -- */
+
+/* Until the pages of a piece fit.  A secondary that has acknowledged more than it has applied is at work on that, and check_late() watches it. */
+static int wait_room(struct primary *p, uint32_t nr, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	uint64_t deadline = send_deadline(p);
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while (!p->lost && p->ring_position + nr > p->room.freed + p->room.slots && r == 0) {
+		r = cond_wait_until(&s->cond, &s->lock, deadline);
+		if (r == -ETIMEDOUT && p->applied < p->acked) {
+			deadline = deadline_in_ms(s->cfg.commit_timeout_ms);
+			r = 0;
+		}
+	}
+	if (p->lost)
+		r = -ENOTCONN;
+	pthread_mutex_unlock(&s->lock);
+	if (r == -ETIMEDOUT)
+		err_set(err, r, "the secondary has made no room in its ring for %u pages (commit-timeout)", nr);
+	return r;
+}
+
+/* A write under way: neighbouring slots. */
+struct gathered {
+	struct iovec iov[TP_IOV_MAX];
+	unsigned nr;
+	uint64_t nr_pages;
+};
+
+static int write_gathered(struct primary *p, struct gathered *g, uint32_t lane, uint64_t *ticket, struct ft_error *err)
+{
+	uint64_t offset = p->ring_position % p->room.slots * FT_PAGE_SIZE;
+	int r = 0;
+
+	if (g->nr)
+		r = link_write(p->link, lane, FTW_WINDOW_RING, offset, g->iov, g->nr, ticket, send_deadline(p), err);
+	p->ring_position += g->nr_pages;
+	g->nr = 0;
+	g->nr_pages = 0;
+	return r;
+}
+
+/* @nr pages at @memory; a write does not go over the end of the ring. */
+static int gather(struct primary *p, struct gathered *g, uint8_t *memory, uint64_t nr, uint32_t lane, uint64_t *ticket,
+		  struct ft_error *err)
+{
+	struct iovec *last = g->nr ? &g->iov[g->nr - 1] : NULL;
+	uint64_t left = p->room.slots - (p->ring_position + g->nr_pages) % p->room.slots, now = nr < left ? nr : left;
+	int r = 0;
+
+	if (last && (uint8_t *)last->iov_base + last->iov_len == memory)
+		last->iov_len += now * FT_PAGE_SIZE;
+	else
+		g->iov[g->nr++] = (struct iovec){ .iov_base = memory, .iov_len = now * FT_PAGE_SIZE };
+	g->nr_pages += now;
+	if (now == left || g->nr == TP_IOV_MAX)
+		r = write_gathered(p, g, lane, ticket, err);
+	return r || now == nr ? r : gather(p, g, memory + now * FT_PAGE_SIZE, nr - now, lane, ticket, err);
+}
+
+static int write_ring(struct primary *p, const struct slab *slab, uint32_t lane, uint64_t *ticket, struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	struct gathered g = { .nr = 0 };
+	int r = wait_room(p, plan->nr_data, err);
+
+	for (uint32_t i = 0; !r && i < plan->nr_data_runs; i++)
+		r = gather(p, &g, slab->memory + (size_t)plan->data_slot[i] * FT_PAGE_SIZE, plan->data[i].nr, lane,
+			   ticket, err);
+	return r ? r : write_gathered(p, &g, lane, ticket, err);
+}
+
+static int tell_ring(struct primary *p, uint32_t lane, uint64_t epoch, uint64_t position, struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	uint32_t seq;
+	void *buf = link_begin(p->link, lane, &seq);
+
+	return link_end(p->link, lane,
+			create_slab_runs(buf, epoch, seq, position, plan->data, plan->nr_data_runs, plan->data_digest),
+			send_deadline(p), err);
+}
+
+static int ship_ring(struct primary *p, const struct slab *slab, uint32_t lane, uint64_t *ticket, struct ft_error *err)
+{
+	uint64_t position = p->ring_position;
+	int r = 0;
+
+	if (!p->plan->nr_data)
+		return 0;
+	r = write_ring(p, slab, lane, ticket, err);
+	return r ? r : tell_ring(p, lane, slab->epoch, position, err);
+}
+
 static int tell_runs(struct primary *p, uint32_t type, uint32_t lane, uint64_t epoch, const struct page_run *run,
 		     uint32_t count, uint64_t digest, struct ft_error *err)
 {
@@ -169,6 +286,17 @@ static int tell_runs(struct primary *p, uint32_t type, uint32_t lane, uint64_t e
 		return 0;
 	buf = link_begin(p->link, lane, &seq);
 	return link_end(p->link, lane, create_runs(buf, type, epoch, seq, run, count, digest), send_deadline(p), err);
+}
+
+static int ship_mirror(struct primary *p, const struct slab *slab, uint32_t lane, uint64_t *ticket,
+		       struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	int r = write_runs(p, slab, lane, ticket, err);
+
+	return r ? r
+		 : tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest,
+			     err);
 }
 
 static void count_plan(struct primary *p, struct shipment *sh)
@@ -191,10 +319,7 @@ static int ship_piece(struct primary *p, struct shipment *sh, const struct slab 
 	int r;
 
 	slab_plan(slab, first, nr, p->plan);
-	r = write_runs(p, slab, lane, ticket, err);
-	if (!r)
-		r = tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest,
-			      err);
+	r = p->uses_ring ? ship_ring(p, slab, lane, ticket, err) : ship_mirror(p, slab, lane, ticket, err);
 	if (!r)
 		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest,
 			      err);
@@ -211,11 +336,14 @@ static void enter_round(struct shipment *sh, uint64_t round)
 	sh->round = round;
 }
 
-/* A round of the full sync may hold pages of the one before: those are not touched while the secondary may still read them. */
+/* A round of the full sync may hold pages of the one before: those are not touched while the secondary may still read them.  In the ring they
+ * have another position. */
 static int begin_round(struct primary *p, struct shipment *sh, const struct slab *slab, uint32_t lane,
 		       struct ft_error *err)
 {
-	int r = sh->round && sh->round != slab->round ? tp_settle(p->link->conn, lane, send_deadline(p), err) : 0;
+	int r = !p->uses_ring && sh->round && sh->round != slab->round
+			? tp_settle(p->link->conn, lane, send_deadline(p), err)
+			: 0;
 
 	enter_round(sh, slab->round);
 	return r;
@@ -269,6 +397,19 @@ static int64_t ship_side_piece(struct primary *p, struct shipment *sh, uint64_t 
 	return n;
 }
 
+/* The machine there may have to take the octets of the epoch before for good first. */
+static int wait_acked(struct primary *p, uint64_t epoch)
+{
+	struct ft_session *s = p->s;
+	int r = 0;
+
+	pthread_mutex_lock(&s->lock);
+	while (!r && p->acked < epoch)
+		r = p->lost ? -ENOTCONN : cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
 /* @epoch: as side_read() has it.  All that there is of it, or until @most octets were sent. */
 static int ship_side(struct primary *p, struct shipment *sh, uint64_t epoch, uint64_t most, struct ft_error *err)
 {
@@ -277,6 +418,8 @@ static int ship_side(struct primary *p, struct shipment *sh, uint64_t epoch, uin
 
 	if (!p->s->ops.side_read)
 		return 0;
+	if (wait_acked(p, sh->epoch - 1))
+		return -ENOTCONN;
 	do {
 		uint64_t before = sh->side_bytes / FT_PAGE_SIZE;
 
@@ -369,6 +512,7 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	job->ship_ns = now - sh->first_ns;
 	job->apply_pages = apply_pages(p, sh);
 	p->sent = job->epoch;
+	p->ring_end[job->epoch % FTW_EPOCH_CREDITS_MAX] = p->ring_position;
 	pthread_mutex_unlock(&s->lock);
 	atomic_store(&s->epoch_sent, job->epoch);
 	sh->bytes += job->state.len;
@@ -481,7 +625,7 @@ void *ship_main(void *arg)
 
 static struct epoch_job *job_of_locked(struct primary *p, uint64_t epoch)
 {
-	for (unsigned i = 0; i < EPOCH_JOBS; i++)
+	for (unsigned i = 0; i < p->nr_jobs; i++)
 		if (p->job[i].busy && p->job[i].epoch == epoch)
 			return &p->job[i];
 	return NULL;
@@ -523,6 +667,38 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	return 0;
 }
 
+static void raise_freed_locked(struct primary *p, uint64_t freed)
+{
+	if (freed > p->room.freed)
+		p->room.freed = freed;
+}
+
+/* What is less than we know was on its way when an epoch was applied. */
+static int on_room(struct primary *p, struct cursor *body, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	struct room room;
+	uint64_t slots;
+	int r = consume_room(body, &room, err);
+
+	if (r)
+		return r;
+	pthread_mutex_lock(&s->lock);
+	slots = p->room.slots;
+	if (p->uses_ring && (!slots || slots == room.slots)) {
+		if (!slots) /* ft-ship reads it without the lock from then on */
+			p->room.slots = room.slots;
+		raise_freed_locked(p, room.freed);
+		pthread_cond_broadcast(&s->cond);
+	} else {
+		r = -EPROTO;
+	}
+	pthread_mutex_unlock(&s->lock);
+	return r ? err_set(err, r, "room of %llu slots, %llu were expected", (unsigned long long)room.slots,
+			   (unsigned long long)slots)
+		 : 0;
+}
+
 static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
@@ -533,6 +709,7 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 	took = now_ns() - p->acked_ns;
 	if (epoch == applied + 1 && epoch <= p->acked) {
 		p->applied = epoch;
+		raise_freed_locked(p, p->ring_end[epoch % FTW_EPOCH_CREDITS_MAX]);
 		p->cost.apply_ns = took;
 		atomic_store(&s->epoch_applied, epoch);
 		pthread_cond_broadcast(&s->cond);
@@ -582,6 +759,8 @@ static int on_record(struct primary *p, struct answers *a, uint32_t lane, const 
 	case FTW_APPLIED:
 		r = consume_epoch_mark(body, err);
 		return r ? r : on_applied(p, head->epoch, err);
+	case FTW_ROOM:
+		return on_room(p, body, err);
 	case FTW_WORKING:
 		a->working = head->epoch;
 		return consume_epoch_mark(body, err);

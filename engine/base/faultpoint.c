@@ -69,6 +69,7 @@ static const char *const names[] = {
 	"recording/open",
 	"recording/write",
 	"region/table",
+	"ring/create",
 	"secondary/create",
 	"session/create",
 	"session/eventfd",

@@ -23,6 +23,9 @@
 #include "faultpoint.h"
 
 #define PAGE UINT64_C(4096)
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
 #define HUGE_PAGE (UINT64_C(2) << 20)
 #define ROUNDING_MAX (UINT64_C(256) << 10) /* what jemalloc may add to a length */
 
@@ -115,7 +118,7 @@ static void *map_extent(struct pool *p, size_t len, size_t align)
 	if (mem && huge && madvise(mem, len, MADV_HUGEPAGE) != 0)
 		atomic_store_explicit(&p->huge_refused, true, memory_order_relaxed); /* slower, not wrong */
 	/* the bare call: sanitizers make mlock() do nothing */
-	if (mem && p->opt.lock && syscall(SYS_mlock, mem, len) != 0) {
+	if (mem && p->opt.lock && syscall(SYS_mlock2, mem, len, p->opt.lock_on_fault ? MLOCK_ONFAULT : 0) != 0) {
 		munmap(mem, len);
 		mem = NULL;
 	}
@@ -304,6 +307,12 @@ void pool_free(struct pool *p, void *mem, size_t len)
 	else
 		ftje_dallocx(mem, p->flags);
 	atomic_fetch_sub_explicit(&p->used, len, memory_order_relaxed);
+}
+
+void pool_trim(struct pool *p, void *mem, size_t len)
+{
+	(void)!madvise(mem, len,
+		       p->opt.lock ? MADV_DONTNEED_LOCKED : MADV_DONTNEED); /* refused: it stays, which is not wrong */
 }
 
 void pool_stats(struct pool *p, struct pool_stats *out)

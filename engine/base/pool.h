@@ -19,6 +19,7 @@ struct pool_options {
 	bool huge_pages;     /* MADV_HUGEPAGE on extents of 2 MiB and more */
 	bool sparse;	     /* most of it is never touched: the kernel is not asked whether all of it could be */
 	bool lock;	     /* mlock extents; pool_create checks RLIMIT_MEMLOCK against the cap */
+	bool lock_on_fault;  /* with lock: a page is locked when it is first touched, not before */
 };
 
 struct pool_stats {
@@ -37,6 +38,9 @@ int pool_create(struct pool **out, const struct pool_options *opt, struct ft_err
 void *pool_alloc(struct pool *p, size_t len, size_t align);
 /* pool_free - @len as given to pool_alloc().  NULL is harmless. */
 void pool_free(struct pool *p, void *mem, size_t len);
+/* pool_trim - [@mem, @mem + @len) of the pool, whole pages, is zeros again and takes no memory, where the kernel can: locked pages from Linux 5.18 on.
+ * Else its contents are undefined. */
+void pool_trim(struct pool *p, void *mem, size_t len);
 void pool_stats(struct pool *p, struct pool_stats *out);
 /* pool_destroy - everything handed out must have come back.  NULL is harmless. */
 void pool_destroy(struct pool *p);

@@ -56,7 +56,7 @@ static uint64_t rnd(struct machine *m)
 static void machine_open(struct machine *m)
 {
 	struct pool_options opt = { .cap_bytes = 512u << 20 };
-	struct standby_options sopt = { .lanes = 1, .state_max = 4096 };
+	struct standby_options sopt = { .lanes = 1, .state_max = 4096, .epochs = 1, .ring_bytes = 2u << 20 };
 	struct region_table *none = region_table_empty();
 	struct ft_error err = { 0 };
 	uint64_t len;
@@ -162,8 +162,8 @@ static void consume(struct machine *m, uint32_t lane, const void *msg, size_t le
 
 	if (standby_consume(m->standby, lane, msg, len, &event, &err))
 		fail("standby", &err);
-	if (event & STANDBY_WHOLE)
-		standby_commit(m->standby);
+	if (event & STANDBY_WHOLE && standby_commit(m->standby, &event, &err))
+		fail("commit", &err);
 }
 
 /* Tell the dirty pages to the standby, one run a record, and commit. */

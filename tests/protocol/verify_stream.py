@@ -28,9 +28,11 @@ RECORDS = {
     0x12: ("device-state", 17, 16 + 65408, "yes", "primary", "1"),  # FTW_DEVICE_STATE
     0x13: ("commit", 80, 80, "yes", "primary", "0"),  # FTW_COMMIT
     0x14: ("side-data", 9, 8 + 65504, "yes", "primary", "1"),  # FTW_SIDE_DATA
+    0x15: ("notify-slab", 40, 24 + 16 * 2048, "yes", "primary", "data"),  # FTW_NOTIFY_SLAB
     0x20: ("ack", 0, 0, "yes", "secondary", "0"),  # FTW_ACK
     0x21: ("applied", 0, 0, "yes", "secondary", "0"),  # FTW_APPLIED
     0x22: ("working", 0, 0, "yes", "secondary", "0"),  # FTW_WORKING
+    0x23: ("room", 16, 16, "no", "secondary", "0"),  # FTW_ROOM
     0x30: ("heartbeat", 16, 16, "no", "both", "0"),  # FTW_HEARTBEAT
     0x31: ("bye", 8, 408, "any", "both", "0"),  # FTW_BYE
     0x32: ("error", 8, 408, "any", "both", "0"),  # FTW_ERROR

@@ -59,7 +59,7 @@ static void receive(uint64_t epoch)
 	must(consume(1, create_runs(buf, FTW_ZERO_PAGES, epoch, 2, &zero, 1, z), &event) == 0, "zero-pages");
 	c.digest = d + z + digest_state(NULL, 0);
 	must(consume(0, create_commit(buf, epoch, 1, &c), &event) == 0 && event == STANDBY_WHOLE, "commit");
-	standby_commit(standby);
+	must(standby_commit(standby, &event, NULL) == 0 && !event, "nothing is behind it");
 }
 
 /* What a peer without manners sends while an epoch is applied. */
@@ -73,7 +73,7 @@ static void disturb(uint64_t epoch)
 			     &event) < 0,
 		     "early record");
 		pthread_mutex_lock(&lock);
-		standby_connect(standby, 1);
+		standby_connect(standby, 1, 0);
 		must(standby_epoch_committed(standby) == epoch, "committed epoch is lost");
 		pthread_mutex_unlock(&lock);
 	} while (atomic_load(&applying));
@@ -100,7 +100,7 @@ static void *apply_thread(void *arg)
 int main(void)
 {
 	struct region_table *none = region_table_empty(), *t;
-	struct standby_options opt = { .lanes = 1, .state_max = 64 };
+	struct standby_options opt = { .lanes = 1, .state_max = 64, .epochs = 1, .ring_bytes = 512 * PAGE };
 	pthread_t thread;
 	uint64_t len;
 
@@ -114,7 +114,7 @@ int main(void)
 	pthread_barrier_init(&applied, NULL, 2);
 	must(pthread_create(&thread, NULL, apply_thread, NULL) == 0, "thread");
 	for (uint64_t epoch = 1; epoch <= EPOCHS; epoch++) {
-		standby_connect(standby, 1);
+		standby_connect(standby, 1, 0);
 		receive(epoch);
 		atomic_store(&applying, true);
 		pthread_barrier_wait(&committed);

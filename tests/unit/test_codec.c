@@ -46,6 +46,8 @@ union any_body {
 		uint32_t count;
 	} regions;
 	struct runs runs;
+	struct slab_runs slab_runs;
+	struct room room;
 	struct device_state state;
 	struct side_data side;
 	struct commit commit;
@@ -66,6 +68,10 @@ static int consume_body(uint32_t type, struct cursor *body, union any_body *out,
 	case FTW_NOTIFY_WRITE:
 	case FTW_ZERO_PAGES:
 		return consume_runs(body, SPACE, &out->runs, err);
+	case FTW_NOTIFY_SLAB:
+		return consume_slab_runs(body, SPACE, &out->slab_runs, err);
+	case FTW_ROOM:
+		return consume_room(body, &out->room, err);
 	case FTW_DEVICE_STATE:
 		return consume_device_state(body, &out->state, err);
 	case FTW_SIDE_DATA:
@@ -190,7 +196,7 @@ static size_t sample_hello_ack(void)
 {
 	const struct hello_ack h = { .version = (uint16_t)between(1, 65535),
 				     .placement = (uint16_t)between(1, 2),
-				     .epoch_credits = (uint32_t)between(1, UINT32_MAX),
+				     .epoch_credits = (uint32_t)between(1, FTW_EPOCH_CREDITS_MAX),
 				     .capabilities = any(),
 				     .generation = any(),
 				     .epoch_committed = any(),
@@ -273,6 +279,31 @@ static size_t sample_notify_write(void)
 static size_t sample_zero_pages(void)
 {
 	return sample_runs(FTW_ZERO_PAGES);
+}
+
+static size_t sample_notify_slab(void)
+{
+	const struct page_run run[2] = { { between(0, 1000), 7 }, { between(2000, 3000), 9 } };
+	const uint64_t position = any() % UINT64_C(0xffffffffffffff00), digest = any();
+	union any_body out;
+	size_t len = create_slab_runs(buf, 5, 99, position, run, 2, digest);
+
+	must_take(buf, len, FTW_NOTIFY_SLAB, &out);
+	cr_assert(out.slab_runs.position == position && out.slab_runs.runs.digest == digest);
+	cr_assert(out.slab_runs.runs.count == 2 && out.slab_runs.runs.nr_pages == 16);
+	cr_assert_eq(from_be64(out.slab_runs.runs.run[1].first_page), run[1].first);
+	return len;
+}
+
+static size_t sample_room(void)
+{
+	const struct room r = { .slots = between(FTW_RING_SLOTS_MIN, 100000), .freed = any() >> 1 };
+	union any_body out;
+	size_t len = create_room(buf, 99, &r);
+
+	must_take(buf, len, FTW_ROOM, &out);
+	cr_assert(out.room.slots == r.slots && out.room.freed == r.freed);
+	return len;
 }
 
 static size_t sample_device_state(void)
@@ -420,9 +451,11 @@ static const struct sample {
 	{ FTW_DEVICE_STATE, sample_device_state },
 	{ FTW_COMMIT, sample_commit },
 	{ FTW_SIDE_DATA, sample_side_data },
+	{ FTW_NOTIFY_SLAB, sample_notify_slab },
 	{ FTW_ACK, sample_ack },
 	{ FTW_APPLIED, sample_applied },
 	{ FTW_WORKING, sample_working },
+	{ FTW_ROOM, sample_room },
 	{ FTW_HEARTBEAT, sample_heartbeat },
 	{ FTW_BYE, sample_bye },
 	{ FTW_ERROR, sample_error },
@@ -635,6 +668,10 @@ static const struct {
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, placement), 2, 0 },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, placement), 2, 3 },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, epoch_credits), 4, 0 },
+	{ FTW_HELLO_ACK, AT(ftw_hello_ack, epoch_credits), 4, FTW_EPOCH_CREDITS_MAX + 1 },
+	{ FTW_ROOM, AT(ftw_room, slots), 8, FTW_RING_SLOTS_MIN - 1 },
+	{ FTW_ROOM, AT(ftw_room, freed), 8, UINT64_MAX },
+	{ FTW_NOTIFY_SLAB, HEAD + 16, 8, UINT64_MAX },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, heartbeat_ms), 4, 0 },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, heartbeat_ms), 4, FTW_HEARTBEAT_MS_MAX + 1 },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, heartbeat_misses), 4, 0 },

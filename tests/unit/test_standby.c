@@ -18,6 +18,7 @@
 #define PAGE FT_PAGE_SIZE
 #define STATE_MAX 70000u
 #define LANES 3u
+#define RING_BYTES ((uint64_t)FTW_RING_SLOTS_MIN * PAGE)
 #define PAGES_TOLD 16u
 #define MESSAGES 24u
 
@@ -79,7 +80,7 @@ static void fill(struct rig *r, void *at, size_t len)
 
 static void rig_open(struct rig *r, uint64_t seed)
 {
-	struct standby_options opt = { .lanes = LANES, .state_max = STATE_MAX };
+	struct standby_options opt = { .lanes = LANES, .state_max = STATE_MAX, .epochs = 2, .ring_bytes = RING_BYTES };
 	uint64_t len;
 
 	memset(r, 0, sizeof(*r));
@@ -271,8 +272,12 @@ static int deliver(struct rig *r, const struct message *m)
 
 	place(r, m, r->next);
 	rc = standby_consume(r->standby, m->lane, m->octets, m->len, &r->event, &r->err);
-	if (rc == 0 && r->event & STANDBY_WHOLE)
-		standby_commit(r->standby);
+	if (rc == 0 && r->event & STANDBY_WHOLE) {
+		enum standby_event next;
+
+		cr_assert_eq(standby_commit(r->standby, &next, &r->err), 0);
+		cr_assert_eq(next, STANDBY_NOTHING);
+	}
 	return rc;
 }
 
@@ -321,7 +326,7 @@ static void apply(struct rig *r)
 
 static void reconnect(struct rig *r)
 {
-	standby_connect(r->standby, LANES);
+	standby_connect(r->standby, LANES, 0);
 	memset(r->seq, 0, sizeof(r->seq));
 }
 
@@ -945,7 +950,7 @@ Test(standby, every_record_missing)
 Test(standby, bad_options)
 {
 	struct region_table *t = region_table_empty();
-	struct standby_options opt = { .lanes = 1, .state_max = 1 };
+	struct standby_options opt = { .lanes = 1, .state_max = 1, .epochs = 2, .ring_bytes = RING_BYTES };
 	struct standby *s = (void *)1;
 	struct ft_error err;
 
@@ -962,7 +967,7 @@ Test(standby, bad_options)
 /* Zero pages, and all that the first epoch does not tell, on memory that was never touched. */
 static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 {
-	struct standby_options opt = { .lanes = 1, .state_max = 64 };
+	struct standby_options opt = { .lanes = 1, .state_max = 64, .epochs = 2, .ring_bytes = RING_BYTES };
 	struct region_table *none = region_table_empty(),
 			    *t = region_table_add(none, "ram", memory, HOLES * PAGE, NULL);
 	static uint8_t buf[FTW_RECORD_MAX], page[PAGE];
@@ -999,7 +1004,7 @@ static void holes(void *memory, uint64_t (*used)(void *memory, int fd), int fd)
 		cr_assert_eq(standby_consume(s, 0, buf, create_commit(buf, epoch, (uint32_t)epoch, &c), &event, &err),
 			     0, "%s", err.msg);
 		cr_assert_eq(event, STANDBY_WHOLE);
-		standby_commit(s);
+		cr_assert_eq(standby_commit(s, &event, &err), 0);
 		standby_begin_apply(s);
 		cr_assert_eq(standby_apply_run(s), epoch == 1 ? 2 : 1);
 		standby_end_apply(s);
@@ -1150,7 +1155,7 @@ Test(standby, whole_epoch_that_is_not_committed_leaves_no_trace)
 	cr_assert_eq(standby_consume(r.standby, 0, m->octets, m->len, &r.event, &r.err), 0, "%s", r.err.msg);
 	cr_assert_eq(r.event, STANDBY_WHOLE);
 	cr_assert_eq(standby_epoch_committed(r.standby), 1);
-	standby_connect(r.standby, LANES);
+	standby_connect(r.standby, LANES, 0);
 	cr_assert_not(standby_apply_pending(r.standby));
 	cr_assert_eq(standby_epoch_committed(r.standby), 1);
 	cr_assert_eq(standby_epoch_image(r.standby), 1);

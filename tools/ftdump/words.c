@@ -75,6 +75,12 @@ static void runs(struct line *l, const struct runs *r, bool list)
 	line_pages_end(l);
 }
 
+static void slab_runs(struct line *l, const struct slab_runs *r, bool list)
+{
+	line_u64(l, "position", r->position);
+	runs(l, &r->runs, list);
+}
+
 static void device_state(struct line *l, const struct device_state *d)
 {
 	line_u64(l, "offset", d->offset);
@@ -110,6 +116,12 @@ static void reason(struct line *l, const struct reason *r)
 	line_octets(l, "reason", r->text, r->reason_bytes);
 }
 
+static void room(struct line *l, const struct room *r)
+{
+	line_u64(l, "slots", r->slots);
+	line_u64(l, "freed", r->freed);
+}
+
 static void heartbeat(struct line *l, const struct heartbeat *h)
 {
 	line_u64(l, "sent-ns", h->time_ns);
@@ -140,6 +152,8 @@ int record_decode(const void *msg, size_t len, uint64_t nr_pages, struct record 
 	case FTW_NOTIFY_WRITE:
 	case FTW_ZERO_PAGES:
 		return consume_runs(&body, nr_pages, &out->runs, err);
+	case FTW_NOTIFY_SLAB:
+		return consume_slab_runs(&body, nr_pages, &out->slab_runs, err);
 	case FTW_DEVICE_STATE:
 		return consume_device_state(&body, &out->state, err);
 	case FTW_SIDE_DATA:
@@ -156,6 +170,8 @@ int record_decode(const void *msg, size_t len, uint64_t nr_pages, struct record 
 		return consume_reason(&body, &out->reason, err);
 	case FTW_HEARTBEAT:
 		return consume_heartbeat(&body, &out->heartbeat, err);
+	case FTW_ROOM:
+		return consume_room(&body, &out->room, err);
 	case FTW_SYNC_PROGRESS:
 		return consume_sync_progress(&body, &out->progress, err);
 	}
@@ -174,6 +190,8 @@ void record_fields(struct line *l, const struct record *r, bool list)
 	case FTW_NOTIFY_WRITE:
 	case FTW_ZERO_PAGES:
 		return runs(l, &r->runs, list);
+	case FTW_NOTIFY_SLAB:
+		return slab_runs(l, &r->slab_runs, list);
 	case FTW_DEVICE_STATE:
 		return device_state(l, &r->state);
 	case FTW_SIDE_DATA:
@@ -186,6 +204,8 @@ void record_fields(struct line *l, const struct record *r, bool list)
 		return reason(l, &r->reason);
 	case FTW_HEARTBEAT:
 		return heartbeat(l, &r->heartbeat);
+	case FTW_ROOM:
+		return room(l, &r->room);
 	case FTW_SYNC_PROGRESS:
 		return sync_progress(l, &r->progress);
 	}

@@ -19,6 +19,8 @@ struct record {
 			struct region_entry entry[FTW_REGIONS_MAX];
 		} regions;
 		struct runs runs;
+		struct slab_runs slab_runs;
+		struct room room;
 		struct device_state state;
 		struct side_data side;
 		struct commit commit;

@@ -235,6 +235,12 @@ enum ft_capture {
 	FT_CAPTURE_AUTO,     /* what costs the guest less now; without write_hook the first */
 };
 
+/* Where pages land on the secondary. */
+enum ft_placement {
+	FT_PLACEMENT_MIRROR = 0, /* in a receive image as large as the machine's memory: one epoch at a time */
+	FT_PLACEMENT_SLAB,	 /* in a ring, one behind the other: long writes, several epochs on their way, memory for the ring only */
+};
+
 /* How a secondary's memory is registered with its rdma device. */
 enum ft_rdma_registration {
 	FT_RDMA_CHUNKS = 0, /* chunk by chunk, when first written; least recently used ones are given back within a budget */
@@ -292,6 +298,9 @@ struct ft_config {
 	uint32_t target_slowdown; /* tenths of a percent */
 	enum ft_capture capture;     /* primary */
 	uint32_t send_ahead;	     /* how often in an epoch its dirty pages are sent while it runs; 0: never */
+	enum ft_placement placement; /* primary; the secondary takes either */
+	uint32_t epochs_in_flight;   /* shipped and not yet applied, with slab placement; the smaller of both sides' */
+	uint64_t ring_bytes;	     /* secondary; of slab placement, whole pages */
 };
 
 /* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */

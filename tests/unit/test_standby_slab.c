@@ -1,0 +1,497 @@
+/* SPDX-License-Identifier: MIT */
+/* test_standby_slab.c - slab placement in checkpoint/standby.c and ring.c, against a model: a sender that keeps to docs/protocol.md, with one queue a
+ * lane, and a receiver whose steps come in any order: a message of any lane, a part of the ring moved, an apply.  A page of the model is one number,
+ * which fills it.  After each apply every octet of the standby image is compared with what the sender had at that epoch's commit. */
+#include <criterion/criterion.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include "digest.h"
+#include "rng.h"
+#include "standby.h"
+
+#define PAGE FT_PAGE_SIZE
+#define LANES 3u
+#define WINDOW 3u
+#define RAM_PAGES 1500u /* region 0; the page space has a gap behind it */
+#define VGA_PAGES 100u
+#define SPACE 1664u
+#define VGA_FIRST 1536u
+#define SLOTS ((uint64_t)FTW_RING_SLOTS_MIN)
+#define TOLD_MAX 40u /* pages of a message */
+#define QUEUE 4096u
+#define STATE_MAX 64u
+
+struct message {
+	size_t len;
+	uint64_t position; /* of its pages in the ring */
+	uint32_t nr;
+	uint64_t tag[TOLD_MAX];
+	uint8_t octets[2048];
+};
+
+struct rig {
+	struct rng rng;
+	struct region_table *regions;
+	uint8_t *memory[2];
+	struct standby *standby;
+	uint8_t *ring;
+	/* sender */
+	uint64_t page[SPACE];          /* the number that fills it now */
+	uint64_t at_commit[16][SPACE]; /* by epoch */
+	uint64_t epoch, position, freed, applied, acked;
+	uint64_t end[16]; /* of the ring, by epoch */
+	uint32_t left;    /* messages until its commit */
+	uint32_t seq[LANES + 1];
+	struct commit commit;
+	struct {
+		struct message *message;
+		uint32_t first, end;
+	} lane[LANES + 1];
+	/* receiver */
+	uint64_t moved, applies, in_flight_max;
+	struct ft_error err;
+};
+
+static void fill(uint8_t *at, uint64_t tag)
+{
+	for (unsigned i = 0; i < PAGE / 8; i++)
+		memcpy(at + i * 8, &tag, 8);
+}
+
+static void rig_open(struct rig *r, uint64_t seed)
+{
+	struct standby_options opt = {
+		.lanes = LANES, .state_max = STATE_MAX, .epochs = WINDOW, .ring_bytes = SLOTS * PAGE
+	};
+	static const uint64_t pages[2] = { RAM_PAGES, VGA_PAGES };
+	static const char *const names[2] = { "ram", "vga" };
+	uint64_t len;
+
+	memset(r, 0, sizeof(*r));
+	r->rng = (struct rng){ seed * 2 + 1 };
+	r->regions = region_table_empty();
+	for (unsigned i = 0; i < 2; i++) {
+		struct region_table *more;
+
+		r->memory[i] = aligned_alloc(PAGE, pages[i] * PAGE);
+		memset(r->memory[i], 0xaa, pages[i] * PAGE);
+		more = region_table_add(r->regions, names[i], r->memory[i], pages[i] * PAGE, &r->err);
+		cr_assert(more, "%s", r->err.msg);
+		region_table_free(r->regions);
+		r->regions = more;
+	}
+	cr_assert_eq(r->regions->nr_pages, SPACE);
+	cr_assert_eq(r->regions->region[1].first_page, VGA_FIRST);
+	cr_assert_eq(standby_create(&r->standby, r->regions, &opt, &r->err), 0, "%s", r->err.msg);
+	r->ring = standby_ring(r->standby, &len);
+	cr_assert_eq(len, SLOTS * PAGE);
+	for (unsigned i = 0; i <= LANES; i++)
+		r->lane[i].message = calloc(QUEUE, sizeof(struct message));
+}
+
+static void rig_close(struct rig *r)
+{
+	standby_destroy(r->standby);
+	region_table_free(r->regions);
+	free(r->memory[0]);
+	free(r->memory[1]);
+	for (unsigned i = 0; i <= LANES; i++)
+		free(r->lane[i].message);
+}
+
+/* ---- sender ---- */
+
+static void begin_epoch(struct rig *r)
+{
+	r->epoch++;
+	r->left = (uint32_t)rng_range(&r->rng, 0,
+				      rng_range(&r->rng, 0, 9) ? 12 : 60); /* now and then longer than the ring */
+	r->commit = (struct commit){ .lanes = LANES, .digest = digest_state(NULL, 0) };
+}
+
+static void connect_anew(struct rig *r)
+{
+	standby_connect(r->standby, LANES, WINDOW);
+	standby_restart(r->standby);
+	memset(r->seq, 0, sizeof(r->seq));
+	r->epoch = r->position = r->freed = r->applied = r->acked = 0;
+	memset(r->page, 0, sizeof(r->page)); /* the first epoch is the whole machine: what it does not tell is zeros */
+	for (unsigned i = 0; i <= LANES; i++)
+		r->lane[i].first = r->lane[i].end = 0;
+	begin_epoch(r);
+}
+
+static struct message *queue_message(struct rig *r, uint32_t lane)
+{
+	struct message *m = &r->lane[lane].message[r->lane[lane].end++ % QUEUE];
+
+	cr_assert_leq(r->lane[lane].end - r->lane[lane].first, QUEUE);
+	m->nr = 0;
+	return m;
+}
+
+/* Up to TOLD_MAX pages of a stripe of 64: a page keeps to its lane. */
+static uint32_t draw_runs(struct rig *r, struct page_run *run, uint32_t *nr_pages, uint32_t *lane)
+{
+	uint64_t stripe = rng_range(&r->rng, 0, SPACE / 64 - 1), at = stripe * 64 + rng_range(&r->rng, 0, 20);
+	uint64_t end = stripe * 64 + 64;
+	uint32_t n = 0;
+
+	*nr_pages = 0;
+	*lane = 1 + (uint32_t)(stripe % LANES);
+	if (end > RAM_PAGES && at < VGA_FIRST)
+		end = RAM_PAGES;
+	if (end > VGA_FIRST + VGA_PAGES)
+		end = VGA_FIRST + VGA_PAGES;
+	for (uint64_t nr; at < end && *nr_pages < TOLD_MAX; at += nr + rng_range(&r->rng, 1, 4)) {
+		nr = rng_range(&r->rng, 1, 12);
+		nr = nr < end - at ? nr : end - at;
+		nr = nr < TOLD_MAX - *nr_pages ? nr : TOLD_MAX - *nr_pages;
+		run[n++] = (struct page_run){ at, nr };
+		*nr_pages += (uint32_t)nr;
+	}
+	return n;
+}
+
+/* False: there is no room for it yet. */
+static bool send_pages(struct rig *r)
+{
+	struct page_run run[TOLD_MAX];
+	static uint8_t page[PAGE];
+	bool zero = rng_range(&r->rng, 0, 5) == 0;
+	uint32_t nr, lane, count = draw_runs(r, run, &nr, &lane);
+	uint64_t digest = 0;
+	struct message *m;
+
+	if (!count)
+		return true;
+	if (!zero && r->position + nr > r->freed + SLOTS)
+		return false;
+	m = queue_message(r, lane);
+	for (uint32_t i = 0; i < count; i++)
+		for (uint64_t p = run[i].first; p < run[i].first + run[i].nr; p++) {
+			r->page[p] = zero ? 0 : rng_next(&r->rng) | 1;
+			fill(page, r->page[p]);
+			digest += zero ? digest_zero(p) : digest_page(page, p);
+			if (!zero)
+				m->tag[m->nr++] = r->page[p];
+		}
+	m->position = r->position;
+	m->len = zero ? create_runs(m->octets, FTW_ZERO_PAGES, r->epoch, ++r->seq[lane], run, count, digest)
+		      : create_slab_runs(m->octets, r->epoch, ++r->seq[lane], r->position, run, count, digest);
+	r->position += m->nr;
+	*(zero ? &r->commit.nr_zero_pages : &r->commit.nr_data_pages) += nr;
+	r->commit.digest += digest;
+	return true;
+}
+
+static void send_commit(struct rig *r)
+{
+	struct message *m = queue_message(r, 0);
+
+	for (uint32_t i = 0; i < LANES; i++)
+		r->commit.seq[i] = r->seq[i + 1];
+	m->len = create_commit(m->octets, r->epoch, ++r->seq[0], &r->commit);
+	memcpy(r->at_commit[r->epoch % 16], r->page, sizeof(r->page));
+	r->end[r->epoch % 16] = r->position;
+	begin_epoch(r);
+}
+
+static void step_sender(struct rig *r)
+{
+	if (r->epoch > r->applied + WINDOW)
+		return;
+	if (r->left && send_pages(r))
+		r->left--;
+	else if (!r->left)
+		send_commit(r);
+}
+
+/* ---- receiver ---- */
+
+static int put_and_consume(struct rig *r, uint32_t lane, const struct message *m, enum standby_event *event)
+{
+	for (uint32_t i = 0; i < m->nr; i++)
+		fill(r->ring + (m->position + i) % SLOTS * PAGE, m->tag[i]);
+	return standby_consume(r->standby, lane, m->octets, m->len, event, &r->err);
+}
+
+static void step_lane(struct rig *r, uint32_t lane)
+{
+	enum standby_event event;
+
+	if (r->lane[lane].first == r->lane[lane].end)
+		return;
+	cr_assert_eq(put_and_consume(r, lane, &r->lane[lane].message[r->lane[lane].first++ % QUEUE], &event), 0, "%s",
+		     r->err.msg);
+	for (; event & STANDBY_WHOLE; r->acked++)
+		cr_assert_eq(standby_commit(r->standby, &event, &r->err), 0, "%s", r->err.msg);
+	if (r->acked - r->applied > r->in_flight_max)
+		r->in_flight_max = r->acked - r->applied;
+}
+
+static bool filled(const uint8_t *at, uint64_t tag)
+{
+	for (unsigned i = 0; i < PAGE / 8; i++)
+		if (memcmp(at + i * 8, &tag, 8) != 0)
+			return false;
+	return true;
+}
+
+static void check_image(struct rig *r, const uint64_t *model)
+{
+	for (uint64_t i = 0; i < RAM_PAGES; i++)
+		cr_assert(filled(r->memory[0] + i * PAGE, model[i]), "epoch %" PRIu64 ": page %" PRIu64, r->applied, i);
+	for (uint64_t i = 0; i < VGA_PAGES; i++)
+		cr_assert(filled(r->memory[1] + i * PAGE, model[VGA_FIRST + i]), "epoch %" PRIu64 ": page %" PRIu64,
+			  r->applied, VGA_FIRST + i);
+}
+
+static void step_apply(struct rig *r)
+{
+	if (!standby_apply_pending(r->standby))
+		return;
+	standby_begin_apply(r->standby);
+	standby_apply_run(r->standby);
+	if (r->applied && rng_range(&r->rng, 0, 3) == 0) /* may be repeated */
+		standby_apply_run(r->standby);
+	standby_end_apply(r->standby);
+	r->applied++;
+	r->applies++;
+	if (r->end[r->applied % 16] > r->freed)
+		r->freed = r->end[r->applied % 16];
+	check_image(r, r->at_commit[r->applied % 16]);
+}
+
+static void step_room(struct rig *r)
+{
+	uint64_t before = r->freed;
+	struct room room;
+
+	if (!standby_make_room(r->standby, rng_range(&r->rng, 1, 300), &room))
+		return;
+	cr_assert_eq(room.slots, SLOTS);
+	cr_assert_gt(room.freed, before);
+	r->moved += room.freed - before;
+	r->freed = room.freed;
+}
+
+static void step(struct rig *r)
+{
+	uint64_t which = rng_range(&r->rng, 0, 9);
+
+	if (which < 3)
+		step_sender(r);
+	else if (which < 8)
+		step_lane(r, (uint32_t)rng_range(&r->rng, 0, LANES));
+	else if (which == 8)
+		step_apply(r);
+	else
+		step_room(r);
+}
+
+/* A lost connection: what is committed is applied, the rest comes again, as a whole machine. */
+static void lose(struct rig *r)
+{
+	while (standby_apply_pending(r->standby))
+		step_apply(r);
+	connect_anew(r);
+}
+
+/* Unless a peer waits for room that never comes, or a page is lost, thousands of epochs in any order are what the sender had. */
+static void run_model(uint64_t seed, bool losses)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+
+	rig_open(r, seed);
+	connect_anew(r);
+	for (uint64_t i = 0, last = 0, since = 0; r->applies < 400; i++) {
+		step(r);
+		since = r->applies == last ? since + 1 : 0;
+		last = r->applies;
+		cr_assert_lt(since, 100000, "nothing goes on");
+		if (losses && rng_range(&r->rng, 0, 3000) == 0)
+			lose(r);
+	}
+	cr_assert_gt(r->moved, 1000, "%" PRIu64 " pages were moved to make room", r->moved);
+	cr_assert_eq(r->in_flight_max, WINDOW);
+	rig_close(r);
+	free(r);
+}
+
+Test(standby_slab, epochs_in_any_order, .timeout = 240)
+{
+	for (uint64_t seed = 1; seed < 4; seed++)
+		run_model(seed, false);
+}
+
+Test(standby_slab, connections_are_lost, .timeout = 240)
+{
+	for (uint64_t seed = 11; seed < 14; seed++)
+		run_model(seed, true);
+}
+
+/* ---- memory ---- */
+
+static void deliver_all(struct rig *r)
+{
+	for (unsigned lane = 1; lane <= LANES; lane++)
+		while (r->lane[lane].first != r->lane[lane].end)
+			step_lane(r, lane);
+	while (r->lane[0].first != r->lane[0].end)
+		step_lane(r, 0);
+}
+
+/* Epochs that fit into half of the ring need nothing but the ring; a longer one takes the image for a while. */
+Test(standby_slab, memory_is_the_ring_alone, .timeout = 60)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+	uint64_t most = 0;
+
+	rig_open(r, 5);
+	connect_anew(r);
+	for (unsigned epoch = 1; epoch < 30; epoch++) {
+		bool long_one = epoch == 20;
+
+		for (r->left = long_one ? 40 : 5; r->left;) {
+			step_sender(r);
+			for (unsigned lane = 1; lane <= LANES; lane++)
+				step_lane(r, lane);
+			step_room(r);
+			if (standby_memory_bytes(r->standby) > most)
+				most = standby_memory_bytes(r->standby);
+		}
+		if (epoch < 20)
+			cr_assert_leq(most, SLOTS * PAGE);
+		send_commit(r);
+		deliver_all(r);
+		step_apply(r);
+		cr_assert_eq(r->applied, epoch);
+		cr_assert_leq(standby_memory_bytes(r->standby), SLOTS * PAGE);
+	}
+	cr_assert_gt(most, SLOTS * PAGE, "the long epoch was not longer than the ring");
+	rig_close(r);
+	free(r);
+}
+
+/* Before there is any image, pages of a long epoch go where they belong; there is nothing that could be lost. */
+Test(standby_slab, first_epoch_needs_no_second_image, .timeout = 60)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+
+	rig_open(r, 6);
+	connect_anew(r);
+	for (r->left = 90; r->left;) {
+		step_sender(r);
+		for (unsigned lane = 1; lane <= LANES; lane++)
+			step_lane(r, lane);
+		step_room(r);
+		cr_assert_leq(standby_memory_bytes(r->standby), SLOTS * PAGE);
+	}
+	cr_assert_gt(r->moved, SLOTS);
+	send_commit(r);
+	deliver_all(r);
+	step_apply(r);
+	cr_assert_eq(r->applied, 1);
+	rig_close(r);
+	free(r);
+}
+
+/* ---- what is refused ---- */
+
+static void refused(struct rig *r, const struct message *m, int code, const char *text)
+{
+	enum standby_event event;
+	int rc;
+
+	memset(&r->err, 0, sizeof(r->err));
+	rc = put_and_consume(r, 1, m, &event);
+	cr_expect_eq(rc, code, "%d instead of %d for \"%s\": %s", rc, code, text, r->err.msg);
+	cr_expect(strstr(r->err.msg, text), "\"%s\" is not in \"%s\"", text, r->err.msg);
+	connect_anew(r);
+}
+
+static struct message one_page(struct rig *r, uint64_t epoch, uint32_t seq, uint64_t position)
+{
+	static uint8_t page[PAGE];
+	struct message m = { .position = position, .nr = 1, .tag = { 77 } };
+	struct page_run run = { 3, 1 };
+
+	(void)r;
+	fill(page, 77);
+	m.len = create_slab_runs(m.octets, epoch, seq, position, &run, 1, digest_page(page, 3));
+	return m;
+}
+
+static void taken(struct rig *r, const struct message *m)
+{
+	enum standby_event event;
+
+	cr_assert_eq(put_and_consume(r, 1, m, &event), 0, "%s", r->err.msg);
+}
+
+Test(standby_slab, positions_that_are_refused)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+	struct message m;
+
+	rig_open(r, 7);
+	connect_anew(r);
+	m = one_page(r, 1, 1, SLOTS);
+	refused(r, &m, -EPROTO, "outside of the ring");
+	m = one_page(r, 1, 1, UINT64_MAX - 1);
+	refused(r, &m, -EPROTO, "outside of the ring");
+	m = one_page(r, 1, 1, 9);
+	taken(r, &m);
+	m = one_page(r, 1, 2, 9);
+	refused(r, &m, -EPROTO, "told before");
+	m = one_page(r, 2, 1, 9);
+	taken(r, &m);
+	m = one_page(r, 1, 2, 9 + 1);
+	refused(r, &m, -EPROTO, "among those of epoch 2");
+	m = one_page(r, 1, 1, 9);
+	taken(r, &m);
+	m = one_page(r, 2, 2, 8);
+	refused(r, &m, -EPROTO, "among those of epoch 1");
+	m = one_page(r, WINDOW + 1, 1, 0);
+	refused(r, &m, -EPROTO, "was expected");
+	m = one_page(r, 1, 1, 0);
+	m.tag[0] = 78;
+	refused(r, &m, -EBADMSG, "digest");
+	rig_close(r);
+	free(r);
+}
+
+/* The record of one placement is refused with the other. */
+Test(standby_slab, placements_do_not_mix)
+{
+	struct page_run run = { 3, 1 };
+	struct rig *r = calloc(1, sizeof(*r));
+	struct message m = { .nr = 0 };
+
+	rig_open(r, 8);
+	connect_anew(r);
+	m.len = create_runs(m.octets, FTW_NOTIFY_WRITE, 1, 1, &run, 1, 0);
+	refused(r, &m, -EPROTO, "placement is slab");
+	standby_connect(r->standby, LANES, 0);
+	m = one_page(r, 1, 1, 0);
+	refused(r, &m, -EPROTO, "placement is mirror");
+	rig_close(r);
+	free(r);
+}
+
+/* Octets of the side stream go to the machine at once, so those of an epoch come when the one before is committed. */
+Test(standby_slab, side_stream_waits_for_the_commit_before)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+	struct message m = { .nr = 0 };
+
+	rig_open(r, 9);
+	connect_anew(r);
+	m.len = create_side_data(m.octets, 2, 1, 0, 8);
+	refused(r, &m, -ESTALE, "epoch 1 is not committed yet");
+	rig_close(r);
+	free(r);
+}
