@@ -18,9 +18,10 @@
 #define START_EPOCHS 8u
 #define TRIAL_EPOCHS 8u
 #define WAIT_MAX 4096u
-#define KEEP_PERCENT 80u  /* of copying's cost: what it may cost at most to be kept */
-#define CHANGE_FACTOR 4u  /* in pages: another guest */
-#define SPIKE_FACTOR 2u /* times the average: what one epoch may count for, as a thread may lose its processor in the middle of it */
+#define KEEP_PERCENT 80u /* of copying's cost: what it may cost at most to be kept */
+#define CHANGE_FACTOR 4u /* in pages: another guest */
+#define SPIKE_FACTOR                                                                                                   \
+	2u /* times the average: what one epoch may count for, as a thread may lose its processor in the middle of it */
 #define MOST_NS UINT64_C(1000000000000)
 
 void choice_init(struct choice *c)

@@ -12,7 +12,7 @@ struct guest {
 	uint64_t pages;
 	uint64_t copy_ns, writers_ns;
 	uint64_t noise_percent; /* each figure is off by up to so much */
-	uint64_t spike_every;	/* so often one is 50 times as much; 0: never */
+	uint64_t spike_every;   /* so often one is 50 times as much; 0: never */
 };
 
 struct world {

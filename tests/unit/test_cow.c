@@ -240,4 +240,7 @@ Test(cow, a_vmm_without_the_hook_is_refused)
 	cfg.capture = FT_CAPTURE_COPY;
 	cr_assert_eq(ft_session_open(&s, &cfg, &ops, NULL, &err), 0, "%s", err.msg);
 	ft_session_close(s);
+	cfg.capture = FT_CAPTURE_AUTO; /* which is copy, then */
+	cr_assert_eq(ft_session_open(&s, &cfg, &ops, NULL, &err), 0, "%s", err.msg);
+	ft_session_close(s);
 }

@@ -155,4 +155,6 @@ Test(ahead, not_with_copy_on_write)
 	cfg.send_ahead = 1;
 	cfg.capture = FT_CAPTURE_COW;
 	fails(ft_session_open(&s, &cfg, &ops, NULL, &err), &err, -EINVAL, "send-ahead");
+	cfg.capture = FT_CAPTURE_AUTO;
+	fails(ft_session_open(&s, &cfg, &ops, NULL, &err), &err, -EINVAL, "send-ahead");
 }
