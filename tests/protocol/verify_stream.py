@@ -118,8 +118,64 @@ class Epoch:
         self.data_pages = self.zero_pages = self.side_bytes = self.digest = 0
         self.state, self.state_total = bytearray(), None
         self.lane_of = {}  # page: lane on which it was told
-        self.last = {}  # lane: last number of its records
+        self.first, self.last = {}, {}  # lane: first and last number of its records
         self.commit = None
+
+
+class Written:
+    """A position of the ring that was written and not told yet."""
+
+    def __init__(self, lane, octets, applied):
+        self.lane, self.octets, self.applied = lane, octets, applied
+
+
+class Ring:
+    """Window 1, as both sides know it.  What lies below freed is forgotten."""
+
+    def __init__(self, slots):
+        self.slots, self.freed = slots, 0
+        self.written = {}  # position: Written
+        self.told = {}  # position: epoch
+        self.span = {}  # epoch that is not applied: [its first position, behind its last one]
+        self.lane_end = {}  # (epoch, lane): behind the last position told there
+
+    def end(self):
+        return self.freed + self.slots
+
+    def at(self, slot):
+        """The position that a write to this slot can only mean."""
+        return self.freed + (slot - self.freed) % self.slots
+
+    def write(self, lane, first, octets, applied):
+        for position in range(first, first + len(octets)):
+            need(position not in self.written and position not in self.told, "write: position %d was written before", position)
+            self.written[position] = Written(lane, octets[position - first], applied)
+
+    def may_tell(self, what, epoch, lane, first, end):
+        need(first >= self.freed, "%s: position %d, only those from %d on are in the ring", what, first, self.freed)
+        need(end <= self.end(), "%s: position %d, the ring ends before %d", what, end - 1, self.end())
+        for position in range(first, end):
+            need(position not in self.told, "%s: position %d was told before", what, position)
+        for other, (low, high) in self.span.items():
+            need(other >= epoch or first >= high, "%s: position %d is not behind those of epoch %d", what, first, other)
+            need(other <= epoch or end <= low, "%s: position %d is not before those of epoch %d", what, end - 1, other)
+        need(first >= self.lane_end.get((epoch, lane), 0), "%s: position %d is not behind those told before on its lane", what, first)
+
+    def tell(self, epoch, lane, first, end):
+        self.told.update((position, epoch) for position in range(first, end))
+        low, high = self.span.get(epoch, (first, end))
+        self.span[epoch] = [min(low, first), max(high, end)]
+        self.lane_end[epoch, lane] = end
+
+    def free(self, end):
+        for position in [p for p in self.told if p < end]:
+            del self.told[position]
+        self.freed = max(self.freed, end)
+
+    def applied(self, epoch):
+        """Frees up to the end of its last position; an epoch without any frees nothing."""
+        self.free(self.span.pop(epoch, (0, 0))[1])
+        self.lane_end = {at: end for at, end in self.lane_end.items() if at[0] > epoch}
 
 
 class Connection:
@@ -134,7 +190,8 @@ class Connection:
         self.epochs = {}
         self.committed = self.whole = self.acked = self.applied = 0
         self.lane_epoch = {}  # lane: epoch of its last record
-        self.untold = {}  # (lane, page): payload, written but not told yet
+        self.untold = {}  # (lane, page): payload, written to window 0 but not told yet
+        self.ring = None  # from the first room on
         self.writes_recorded = False
         self.repeated = 0
         self.pages = self.zeros = self.checked_pages = 0
@@ -198,6 +255,10 @@ class Connection:
             need(kind == 0x03 or self.regions, "%s: before regions", self.what)
         else:
             need(self.hello_ack, "%s: before hello-ack", self.what)
+            need(kind == 0x23 or side == "primary" or not self.slab() or self.ring, "%s: before the first room", self.what)
+
+    def slab(self):
+        return self.hello["placement"] == 2
 
     # -- start and end --
 
@@ -226,7 +287,7 @@ class Connection:
         h = self.hello
         need(h["versions"][0] <= version <= h["versions"][1], "hello-ack: version %d was not offered", version)
         need(placement == h["placement"], "hello-ack: placement %d was not asked for", placement)
-        need(credits >= 1 and (placement != 1 or credits == 1), "hello-ack: %d epoch credits", credits)
+        need(1 <= credits <= (1 if placement == 1 else 8), "hello-ack: %d epoch credits", credits)
         need(caps & h["needed"] == h["needed"], "hello-ack: a needed capability is not in use")
         need(caps & ~(h["needed"] | h["offered"]) == 0, "hello-ack: a capability in use was not offered")
         need(h["beat"] <= beat <= 60000 and h["misses"] <= misses <= 1000, "hello-ack: heartbeat of %d ms, %d misses", beat,
@@ -287,15 +348,27 @@ class Connection:
         if entry.direction in self.ended:
             return
         need(1 <= entry.lane <= self.hello["lanes"], "write: on lane %d", entry.lane)
-        need(entry.window == 0, "write: to window %d", entry.window)
+        need(entry.window == (1 if self.slab() else 0), "write: to window %d", entry.window)
         need(entry.offset % PAGE == 0 and entry.write_bytes % PAGE == 0, "write: not whole pages")
         first, nr = entry.offset // PAGE, entry.write_bytes // PAGE
-        need(first + nr <= self.hello["nr_pages"], "write: outside of the page space")
-        if self.hello_ack["credits"] == 1:
-            need(self.applied == self.committed, "write: epoch %d is not applied yet", self.committed)
+        # It belongs to an epoch behind the last commit.
+        earliest = self.committed + 1 - self.hello_ack["credits"]
+        need(self.applied >= earliest, "write: epoch %d is not applied yet", earliest)
         self.writes_recorded = True
-        for i in range(nr):
-            self.untold[entry.lane, first + i] = entry.payload[i * PAGE:(i + 1) * PAGE] if entry.payload else None
+        octets = [entry.payload[i * PAGE:(i + 1) * PAGE] if entry.payload else None for i in range(nr)]
+        if self.slab():
+            self.write_ring(entry.lane, first, octets)
+            return
+        need(first + nr <= self.hello["nr_pages"], "write: outside of the page space")
+        self.untold.update(((entry.lane, first + i), octets[i]) for i in range(nr))
+
+    def write_ring(self, lane, slot, octets):
+        need(self.ring, "write: before the first room")
+        need(slot + len(octets) <= self.ring.slots, "write: over the end of the ring")
+        first = self.ring.at(slot)
+        need(first + len(octets) <= self.ring.end(), "write: position %d, the ring ends before %d", first + len(octets) - 1,
+             self.ring.end())
+        self.ring.write(lane, first, octets, self.applied)
 
     def under_way(self, entry, epoch, seq):
         """The epoch of a record that tells something of it."""
@@ -308,7 +381,11 @@ class Connection:
         if lane:
             need(e.commit is None or self.ahead(e.commit["seq"][lane - 1], seq) >= 0,
                  "%s: behind the last record that the commit names", self.what)
+            for before, other in self.epochs.items():
+                need(before >= epoch or other.commit is None or self.ahead(seq, other.commit["seq"][lane - 1]) > 0,
+                     "%s: number %d, which the commit of epoch %d names as its own", self.what, seq, before)
             self.lane_epoch[lane] = epoch
+            e.first.setdefault(lane, seq)
             e.last[lane] = seq
         return e
 
@@ -317,14 +394,15 @@ class Connection:
         step = (a - b) & M32
         return step - (1 << 32) if step >= 1 << 31 else step
 
-    def runs(self, b):
+    def runs(self, b, at=16):
+        """@at: where they begin."""
         count, nr_pages, digest = struct.unpack_from(">IIQ", b)
         need(1 <= count <= 2048, "%s: %d runs", self.what, count)
         need(1 <= nr_pages <= 2048, "%s: %d pages", self.what, nr_pages)
-        need(len(b) == 16 + 16 * count, "%s: its length and its counts do not agree", self.what)
+        need(len(b) == at + 16 * count, "%s: its length and its counts do not agree", self.what)
         pages, end = [], -1
         for i in range(count):
-            first, nr, reserved = struct.unpack_from(">QII", b, 16 + 16 * i)
+            first, nr, reserved = struct.unpack_from(">QII", b, at + 16 * i)
             need(reserved == 0, "%s: run %d: reserved field is not 0", self.what, i)
             need(1 <= nr <= 2048, "%s: run %d: %d pages", self.what, i, nr)
             need(first > end, "%s: run %d: page %d is not behind the run before and a gap", self.what, i, first)
@@ -341,23 +419,63 @@ class Connection:
             need(e.lane_of.setdefault(page, lane) == lane, "%s: page %d was told on lane %d, and now on lane %d", self.what,
                  page, e.lane_of[page], lane)
 
-    def on_notify_write(self, entry, epoch, seq, b):
-        e = self.under_way(entry, epoch, seq)
-        pages, digest = self.runs(b)
-        self.told(e, entry.lane, pages)
-        if self.writes_recorded or entry.direction == 1:
-            total, full = 0, True
-            for page in pages:
-                need((entry.lane, page) in self.untold, "%s: page %d was not written on lane %d", self.what, page, entry.lane)
-                octets = self.untold.pop((entry.lane, page))
-                full = full and octets is not None
-                total += xxh3(octets, page) if full else 0
-            if full:
-                need(total & M64 == digest, "%s: digest of its pages is %016x, not %016x", self.what, total & M64, digest)
-                self.checked_pages += len(pages)
+    def data_pages(self, e, pages, octets, digest):
+        """@octets: of each page, None where they are not in the file."""
+        if all(octets):
+            total = sum(xxh3(o, page) for page, o in zip(pages, octets)) & M64
+            need(total == digest, "%s: digest of its pages is %016x, not %016x", self.what, total, digest)
+            self.checked_pages += len(pages)
         e.data_pages += len(pages)
         e.digest += digest
         self.pages += len(pages)
+
+    def on_notify_write(self, entry, epoch, seq, b):
+        need(not self.slab(), "%s: the placement is slab", self.what)
+        e = self.under_way(entry, epoch, seq)
+        pages, digest = self.runs(b)
+        self.told(e, entry.lane, pages)
+        octets = [None] * len(pages)
+        if self.writes_recorded or entry.direction == 1:
+            for page in pages:
+                need((entry.lane, page) in self.untold, "%s: page %d was not written on lane %d", self.what, page, entry.lane)
+            octets = [self.untold.pop((entry.lane, page)) for page in pages]
+        self.data_pages(e, pages, octets, digest)
+
+    def on_notify_slab(self, entry, epoch, seq, b):
+        need(self.slab(), "%s: the placement is mirror", self.what)
+        need(self.ring, "%s: before the first room", self.what)
+        e = self.under_way(entry, epoch, seq)
+        pages, digest = self.runs(b, 24)
+        self.told(e, entry.lane, pages)
+        (first,) = struct.unpack_from(">Q", b, 16)
+        end = first + len(pages)
+        self.ring.may_tell(self.what, epoch, entry.lane, first, end)
+        octets = [None] * len(pages)
+        if self.writes_recorded or entry.direction == 1:
+            octets = [self.take_written(epoch, entry.lane, position) for position in range(first, end)]
+        self.ring.tell(epoch, entry.lane, first, end)
+        self.data_pages(e, pages, octets, digest)
+
+    def take_written(self, epoch, lane, position):
+        written = self.ring.written.pop(position, None)
+        need(written and written.lane == lane, "%s: position %d was not written on lane %d", self.what, position, lane)
+        need(epoch <= written.applied + self.hello_ack["credits"], "%s: position %d was written when only epoch %d was applied",
+             self.what, position, written.applied)
+        return written.octets
+
+    def on_room(self, entry, epoch, seq, b):
+        need(self.slab(), "%s: the placement is mirror", self.what)
+        slots, freed = struct.unpack(">QQ", b)
+        need(512 <= slots <= 1 << 51, "%s: %d slots", self.what, slots)
+        need(freed + slots <= M64, "%s: free up to position %d", self.what, freed)
+        if self.ring is None:
+            need(freed == 0, "%s: the first one, and free up to position %d", self.what, freed)
+            self.ring = Ring(slots)
+        need(slots == self.ring.slots, "%s: %d slots, and %d before", self.what, slots, self.ring.slots)
+        for position in range(self.ring.freed, freed):
+            need(self.ring.told.get(position) == self.applied + 1, "%s: position %d was not told in epoch %d", self.what, position,
+                 self.applied + 1)
+        self.ring.free(freed)
 
     def on_zero_pages(self, entry, epoch, seq, b):
         e = self.under_way(entry, epoch, seq)
@@ -382,6 +500,7 @@ class Connection:
     def on_side_data(self, entry, epoch, seq, b):
         need(self.hello["needed"] & SIDE_STREAM, "%s: hello named no side stream", self.what)
         e = self.under_way(entry, epoch, seq)
+        need(epoch <= self.acked + 1, "%s: only epoch %d is acknowledged", self.what, self.acked)
         (offset,) = struct.unpack_from(">Q", b)
         need(offset == e.side_bytes, "%s: piece at offset %d, %d was expected", self.what, offset, e.side_bytes)
         need(offset + len(b) - 8 < 1 << 63, "%s: ends behind 2^63", self.what)
@@ -398,18 +517,30 @@ class Connection:
         for lane, last in e.last.items():
             need(self.ahead(seqs[lane - 1], last) >= 0, "%s: lane %d is at record %d already, not %d", self.what, lane, last,
                  seqs[lane - 1])
+        for behind, other in self.epochs.items():
+            for lane, first in other.first.items():
+                need(behind <= epoch or self.ahead(first, seqs[lane - 1]) > 0, "%s: record %d of lane %d is of epoch %d", self.what, first,
+                     lane, behind)
         e.commit = dict(data=data, zero=zero, state=state, side=side, digest=digest, seq=seqs)
         self.committed = epoch
 
     def settle(self):
-        """Is the next epoch whole?  Tried after each record: lanes have no order between them."""
+        """Which epochs are whole now?  Tried after each record: lanes have no order between them, and one may complete several."""
+        while self.next_is_complete():
+            n = self.whole + 1
+            self.check_commit(n, self.epochs[n])
+            self.check_untold(n)
+            del self.epochs[n]
+            self.whole = n
+
+    def next_is_complete(self):
         e = self.epochs.get(self.whole + 1)
-        if not e or not e.commit:
-            return
-        for lane in range(1, self.hello["lanes"] + 1):
-            if self.ahead(self.seq.get((self.primary_direction, lane), 0), e.commit["seq"][lane - 1]) < 0:
-                return
-        n = self.whole + 1
+        return e and e.commit and all(
+            self.ahead(self.seq.get((self.primary_direction, lane), 0), e.commit["seq"][lane - 1]) >= 0
+            for lane in range(1, self.hello["lanes"] + 1))
+
+    @staticmethod
+    def check_commit(n, e):
         c = e.commit
         need(e.data_pages == c["data"], "commit of epoch %d: %d data pages told, %d announced", n, e.data_pages, c["data"])
         need(e.zero_pages == c["zero"], "commit of epoch %d: %d zero pages told, %d announced", n, e.zero_pages, c["zero"])
@@ -419,11 +550,15 @@ class Connection:
              c["side"])
         digest = (e.digest + xxh3(bytes(e.state), len(e.state))) & M64
         need(digest == c["digest"], "commit of epoch %d: digest is %016x, not %016x", n, digest, c["digest"])
-        if self.hello_ack["credits"] == 1:
-            for lane, page in self.untold:
-                raise Bad("commit of epoch %d: page %d was written on lane %d and not told" % (n, page, lane))
-        del self.epochs[n]
-        self.whole = n
+
+    def check_untold(self, n):
+        for lane, page in self.untold:
+            raise Bad("commit of epoch %d: page %d was written on lane %d and not told" % (n, page, lane))
+        end = self.ring.span.get(n, (0, 0))[1] if self.ring else 0
+        for position, w in self.ring.written.items() if self.ring else ():
+            # It can be of no later epoch: it stands before a position of this one, or was written before a later one might be.
+            need(position >= end and w.applied + self.hello_ack["credits"] > n,
+                 "commit of epoch %d: position %d was written on lane %d and not told", n, position, w.lane)
 
     def on_ack(self, entry, epoch, seq, b):
         need(epoch == self.acked + 1, "%s: epoch %d was expected", self.what, self.acked + 1)
@@ -434,6 +569,8 @@ class Connection:
         need(epoch == self.applied + 1, "%s: epoch %d was expected", self.what, self.applied + 1)
         need(epoch <= self.acked, "%s: before its ack", self.what)
         self.applied = epoch
+        if self.ring:
+            self.ring.applied(epoch)
 
 
 def verify(path):
