@@ -9,6 +9,7 @@ decode in all later versions.  index has a line per file: name, exit status of f
 beginning is enough for good ones).  A bad stream that ftdump prints without complaint breaks a rule about more than
 one record; ftdump judges records one by one.
 """
+import functools
 import os
 import struct
 import sys
@@ -18,8 +19,9 @@ from xxh3 import xxh3
 
 M64 = 0xFFFFFFFFFFFFFFFF
 PAGES = 256  # of the page space: region "pc.ram" has pages 0 to 99, "vga.vram" 128 to 143
-(HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS, SIDE, WORKING) = (
-    1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22)
+(HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS, SIDE, WORKING,
+ SLAB, ROOM) = (1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22, 0x15, 0x23)
+SLOTS = 512  # of the ring, as few as may be
 
 
 def pad(b):
@@ -65,6 +67,11 @@ def page(number, epoch):
     return bytes([number & 255, epoch & 255, 7, 11]) * 1024
 
 
+@functools.lru_cache(maxsize=None)
+def page_digest(number, epoch):
+    return xxh3(page(number, epoch), number)
+
+
 def runs_of(pages):
     runs = []
     for p in pages:
@@ -75,8 +82,8 @@ def runs_of(pages):
     return runs
 
 
-def runs(run_list, digest):
-    b = struct.pack(">IIQ", len(run_list), sum(r[1] for r in run_list), digest & M64)
+def runs(run_list, digest, between=b""):
+    b = struct.pack(">IIQ", len(run_list), sum(r[1] for r in run_list), digest & M64) + between
     for first, nr in run_list:
         b += struct.pack(">QII", first, nr, 0)
     return b
@@ -107,6 +114,7 @@ class Stream:
     def open(self, text=b"127.0.0.1:7000"):
         self.connection += 1
         self.counts()
+        self.aside = 0, 0, 0, 0, b""
         self.entry(3, 0, 0, text)
 
     def close(self, text=b"closed"):
@@ -133,7 +141,7 @@ class Stream:
             self.entry(2, 1, lane, octets if self.payload else b"", 4096 * first + offset, 0, 4096 * nr)
 
     def notify(self, lane, pages, epoch, content=None, digest_off=0):
-        digest = sum(xxh3(page(p, content or epoch), p) for p in pages) + digest_off
+        digest = sum(page_digest(p, content or epoch) for p in pages) + digest_off
         self.data += len(pages)
         self.digest += digest
         self.send("P", lane, NOTIFY, runs(runs_of(pages), digest), epoch)
@@ -142,6 +150,42 @@ class Stream:
         for first, nr in runs_of(pages):
             self.write(lane, first, nr, epoch)
         self.notify(lane, pages, epoch)
+
+    def begin_slab(self, credits=3, needed=0, slots=SLOTS):
+        self.begin(hello(placement=2, needed=needed), ack=hello_ack(placement=2, credits=credits, caps=needed))
+        self.position = 0
+        self.room(0, slots)
+
+    def room(self, freed, slots=SLOTS):
+        self.send("S", 0, ROOM, struct.pack(">QQ", slots, freed))
+
+    def write_ring(self, lane, position, pages, content):
+        """A write, and another one if it would go over the end of the ring."""
+        if self.recorder == "S":
+            return
+        here = min(len(pages), SLOTS - position % SLOTS)
+        octets = b"".join(page(p, content) for p in pages[:here])
+        self.entry(2, 1, lane, octets if self.payload else b"", position % SLOTS * 4096, 1, here * 4096)
+        if pages[here:]:
+            self.write_ring(lane, position + here, pages[here:], content)
+
+    def notify_slab(self, lane, position, pages, epoch, content=None):
+        digest = sum(page_digest(p, content or epoch) for p in pages)
+        self.data += len(pages)
+        self.digest += digest
+        self.send("P", lane, SLAB, runs(runs_of(pages), digest, struct.pack(">Q", position)), epoch)
+
+    def ring_pages(self, lane, pages, epoch, content=None):
+        """To the next positions."""
+        self.write_ring(lane, self.position, pages, content or epoch)
+        self.notify_slab(lane, self.position, pages, epoch, content)
+        self.position += len(pages)
+
+    def swap(self):
+        """To the other one of two epochs under way: its counts, for its commit."""
+        now = self.data, self.zero, self.digest, self.side, self.state
+        self.data, self.zero, self.digest, self.side, self.state = self.aside
+        self.aside = now
 
     def zero_pages(self, lane, pages, epoch):
         digest = sum(xxh3(p.to_bytes(8, "big")) for p in pages)
@@ -308,6 +352,103 @@ def good_side_refused():
     s.send("P", 0, REGIONS, MACHINE)
     s.send("S", 0, REFUSE, reason(2, b"hello: the machine here takes no side stream"))
     s.close(b"refused")
+    return s
+
+
+def good_slab():
+    """Three epochs under way, their records mixed; positions left out; the end of the ring; pages told twice; a later connection."""
+    s = Stream()
+    s.begin_slab()
+    s.ring_pages(1, [0, 1, 2, 99, 128], 1)
+    s.zero_pages(2, [3, 4], 1)
+    s.ring_pages(1, [1], 1, content=9)  # a later round
+    s.ring_pages(2, [4], 1)  # zeros no longer
+    s.swap()
+    s.ring_pages(2, [7, 8], 2)  # of the next epoch, before the commit
+    s.swap()
+    s.device_state(b"state of epoch 1", 1)
+    s.commit(1, seqs=[3, 2, 0, 0, 0, 0, 0, 0])
+    s.swap()
+    s.ring_pages(1, [20], 2)
+    s.commit(2)
+    s.ring_pages(2, [7], 3)
+    s.ack(1)
+    s.applied(1)
+    s.room(2)  # older than what applied said
+    s.position = 509  # those between are left out
+    s.ring_pages(1, list(range(30, 39)), 3)  # over the end of the ring: two writes
+    s.ack(2)
+    s.commit(3)
+    s.applied(2)
+    s.ack(3)
+    s.applied(3)
+    s.commit(4)
+    s.ack(4)
+    s.applied(4)
+    s.ring_pages(1, [30], 5)
+    s.send("P", 0, BYE, reason(11, b"stopped by the operator"))
+    s.write_ring(2, s.position, [9], 5)  # without effect
+    s.close()
+    s.begin_slab(credits=1, slots=1024)
+    s.ring_pages(1, [5], 1)
+    s.commit(1)
+    s.ack(1)
+    s.applied(1)
+    return s
+
+
+def rounds(s, epoch, nr):
+    """Each is 116 pages: five of them are longer than the ring."""
+    for _ in range(nr):
+        s.ring_pages(1, list(range(100)), epoch)
+        s.ring_pages(2, list(range(128, 144)), epoch)
+
+
+def good_slab_long():
+    """Epochs that are longer than the ring: room is made while they come."""
+    s = Stream(payload=False)
+    s.begin_slab(credits=8)
+    rounds(s, 1, 4)
+    s.room(232)
+    rounds(s, 1, 2)
+    s.room(400)
+    s.room(464)
+    rounds(s, 1, 1)
+    s.commit(1)
+    s.ring_pages(1, [1], 2)
+    s.ack(1)
+    s.room(812)  # of epoch 1 still
+    s.applied(1)
+    rounds(s, 2, 4)
+    s.room(929)
+    rounds(s, 2, 1)
+    s.commit(2)
+    s.ack(2)
+    s.applied(2)
+    return s
+
+
+def good_slab_secondary():
+    """One record, the last to come, makes two epochs whole; the side stream of an epoch waits for the ack of the one before."""
+    s = Stream("S", payload=False)
+    s.begin_slab(credits=2, needed=1)
+    s.side_data(b"first", 1)
+    s.ring_pages(1, [10, 11], 1)
+    s.ring_pages(2, [50], 1)
+    late = s.last
+    del s.out[-(48 + len(late)):]
+    s.commit(1)
+    s.ring_pages(1, [10], 2)
+    s.commit(2)
+    s.message("P", 2, late)
+    s.ack(1)
+    s.ack(2)
+    s.applied(1)
+    s.side_data(b"third", 3)
+    s.applied(2)
+    s.commit(3)
+    s.ack(3)
+    s.applied(3)
     return s
 
 
@@ -826,9 +967,451 @@ def bad_after_bye():
     return s
 
 
+# ---- slab placement ----
+
+
+def slab_started(recorder="P", payload=False, **k):
+    s = Stream(recorder, payload)
+    s.begin_slab(**k)
+    return s
+
+
+def slab_answered():
+    """Before the first room."""
+    s = Stream(payload=False)
+    s.begin(hello(placement=2), ack=hello_ack(placement=2, credits=3))
+    s.position = 0
+    return s
+
+
+def slab_epoch(s, epoch, pages=(1, 2)):
+    s.ring_pages(1, list(pages), epoch)
+    s.commit(epoch)
+    s.ack(epoch)
+    s.applied(epoch)
+
+
+@bad("hello-ack: 9 epoch credits", 1)
+def bad_slab_credits():
+    return slab_started(credits=9)
+
+
+@bad("hello-ack: 0 epoch credits", 1)
+def bad_slab_no_credits():
+    return slab_started(credits=0)
+
+
+@bad("heartbeat: before the first room")
+def bad_slab_no_room():
+    s = slab_answered()
+    s.send("S", 0, HEARTBEAT, bytes(16))
+    return s
+
+
+@bad("write: before the first room")
+def bad_slab_write_no_room():
+    s = slab_answered()
+    s.write_ring(1, 0, [1], 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: before the first room")
+def bad_slab_told_no_room():
+    s = slab_answered()
+    s.notify_slab(1, 0, [1], 1)
+    return s
+
+
+@bad("room: the first one, and free up to position 5")
+def bad_room_first():
+    s = slab_answered()
+    s.room(5)
+    return s
+
+
+@bad("room: 1024 slots, and 512 before")
+def bad_room_slots():
+    s = slab_started()
+    s.room(0, 1024)
+    return s
+
+
+@bad("room: 511 slots", 1)
+def bad_room_small():
+    return slab_started(slots=511)
+
+
+@bad("room: 2251799813685249 slots", 1)
+def bad_room_large():
+    return slab_started(slots=(1 << 51) + 1)
+
+
+@bad("room: free up to position 18446744073709551104", 1)
+def bad_room_end():
+    s = slab_started()
+    s.room((1 << 64) - SLOTS)
+    return s
+
+
+@bad("room: position 2 was not told in epoch 1")
+def bad_room_untold():
+    s = slab_started()
+    s.ring_pages(1, [1, 2], 1)
+    s.room(3)
+    return s
+
+
+@bad("room: position 2 was not told in epoch 1")
+def bad_room_next_epoch():
+    s = slab_started()
+    s.ring_pages(1, [1, 2], 1)
+    s.ring_pages(2, [1], 2)
+    s.room(3)
+    return s
+
+
+@bad("room: the placement is mirror")
+def bad_room_mirror():
+    s = started()
+    s.room(0)
+    return s
+
+
+@bad("room: sent by the primary")
+def bad_room_primary():
+    s = slab_started()
+    s.send("P", 0, ROOM, struct.pack(">QQ", SLOTS, 0))
+    return s
+
+
+@bad("room of epoch 1: an epoch where there is none", 1)
+def bad_room_epoch():
+    s = slab_started()
+    s.send("S", 0, ROOM, struct.pack(">QQ", SLOTS, 0), 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: the placement is mirror")
+def bad_slab_mirror():
+    s = started()
+    s.notify_slab(1, 0, [1], 1)
+    return s
+
+
+@bad("notify-write of epoch 1: the placement is slab")
+def bad_slab_notify_write():
+    s = slab_started()
+    s.notify(1, [1], 1)
+    return s
+
+
+@bad("write: to window 1")
+def bad_window_mirror():
+    s = started()
+    s.write_ring(1, 0, [1], 1)
+    return s
+
+
+@bad("write: to window 0")
+def bad_window_slab():
+    s = slab_started()
+    s.write(1, 1, 1, 1)
+    return s
+
+
+@bad("write: over the end of the ring")
+def bad_slab_write_end():
+    s = slab_started()
+    slab_epoch(s, 1)
+    s.entry(2, 1, 1, b"", 511 * 4096, 1, 2 * 4096)
+    return s
+
+
+@bad("write: position 514, the ring ends before 514")
+def bad_slab_write_room():
+    s = slab_started()
+    slab_epoch(s, 1)
+    s.write_ring(1, 513, [1, 2], 2)
+    return s
+
+
+@bad("write: position 1 was written before")
+def bad_slab_written():
+    s = slab_started()
+    s.write_ring(1, 0, [1, 2], 1)
+    s.write_ring(1, 1, [2], 1)
+    return s
+
+
+@bad("write: position 1 was written before")
+def bad_slab_written_told():
+    s = slab_started()
+    s.ring_pages(1, [1, 2], 1)
+    s.commit(1)
+    s.ack(1)
+    s.write_ring(1, 513, [2], 2)
+    return s
+
+
+@bad("notify-slab of epoch 2: position 1, only those from 2 on are in the ring")
+def bad_slab_position_free():
+    s = slab_started()
+    slab_epoch(s, 1)
+    s.notify_slab(1, 1, [1], 2)
+    return s
+
+
+@bad("notify-slab of epoch 1: position 0, only those from 2 on are in the ring")
+def bad_slab_position_room():
+    s = slab_started("S")
+    s.ring_pages(1, [1, 2], 1)
+    s.room(2)
+    s.notify_slab(1, 0, [3], 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: position 512, the ring ends before 512")
+def bad_slab_position_end():
+    s = slab_started("S")
+    s.notify_slab(1, 511, [1, 2], 1)
+    return s
+
+
+@bad("notify-slab of epoch 3: position 514, the ring ends before 514")
+def bad_slab_empty_frees():
+    s = slab_started("S")
+    slab_epoch(s, 1)
+    s.commit(2)
+    s.ack(2)
+    s.applied(2)
+    s.notify_slab(1, 513, [1, 2], 3)
+    return s
+
+
+@bad("notify-slab of epoch 1: position 1 was told before")
+def bad_slab_told_twice():
+    s = slab_started("S")
+    s.ring_pages(1, [1, 2], 1)
+    s.notify_slab(1, 1, [2], 1)
+    return s
+
+
+@bad("notify-slab of epoch 2: position 5 is not behind those of epoch 1")
+def bad_slab_behind():
+    s = slab_started()
+    s.position = 10
+    s.ring_pages(1, [1], 1)
+    s.position = 2
+    s.ring_pages(2, [2, 3], 1)
+    s.position = 5
+    s.ring_pages(2, [1], 2)
+    return s
+
+
+@bad("notify-slab of epoch 1: position 12 is not before those of epoch 2")
+def bad_slab_before():
+    s = slab_started()
+    s.position = 10
+    s.ring_pages(1, [1], 2)
+    s.position = 14
+    s.ring_pages(1, [3], 2)
+    s.position = 12
+    s.ring_pages(2, [2], 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: position 3 is not behind those told before on its lane")
+def bad_slab_descending():
+    s = slab_started()
+    s.position = 10
+    s.ring_pages(1, [1], 1)
+    s.position = 3
+    s.ring_pages(1, [1], 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: position 1 was not written on lane 1")
+def bad_slab_unwritten():
+    s = slab_started()
+    s.write_ring(1, 0, [1], 1)
+    s.write_ring(2, 1, [2], 1)
+    s.notify_slab(1, 0, [1, 2], 1)
+    return s
+
+
+@bad("commit of epoch 1: position 1 was written on lane 1 and not told")
+def bad_slab_untold():
+    s = slab_started(credits=1)
+    s.write_ring(1, 0, [1, 2], 1)
+    s.notify_slab(1, 0, [1], 1)
+    s.commit(1)
+    return s
+
+
+@bad("commit of epoch 1: position 1 was written on lane 2 and not told")
+def bad_slab_untold_between():
+    s = slab_started()
+    s.ring_pages(1, [1], 1)
+    s.write_ring(2, 1, [2], 1)
+    s.position = 2
+    s.ring_pages(1, [3], 1)
+    s.commit(1)
+    return s
+
+
+@bad("commit of epoch 2: position 1 was written on lane 2 and not told")
+def bad_slab_untold_later():
+    s = slab_started(credits=2)
+    s.ring_pages(1, [1], 1)
+    s.write_ring(2, 1, [2], 1)
+    s.commit(1)
+    s.commit(2)
+    return s
+
+
+@bad("notify-slab of epoch 3: position 2 was written when only epoch 0 was applied")
+def bad_slab_written_early():
+    s = slab_started(credits=2)
+    s.write_ring(2, 2, [1], 1)
+    slab_epoch(s, 1)
+    s.notify_slab(2, 2, [1], 3)
+    return s
+
+
+@bad("write: epoch 1 is not applied yet")
+def bad_slab_write_early():
+    s = slab_started(credits=2)
+    s.commit(1)
+    s.commit(2)
+    s.ack(1)
+    s.write_ring(1, 0, [1], 3)
+    return s
+
+
+@bad("notify-slab of epoch 1: digest of its pages is")
+def bad_slab_page_digest():
+    s = slab_started(payload=True)
+    s.write_ring(1, 0, [1, 2], 1)
+    s.notify_slab(1, 0, [2, 3], 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: page 1 was told on lane 1, and now on lane 2")
+def bad_slab_lane_change():
+    s = slab_started()
+    s.ring_pages(1, [1], 1)
+    s.ring_pages(2, [1], 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: on lane 0")
+def bad_slab_lane():
+    s = slab_started()
+    s.notify_slab(0, 0, [1], 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: run 0: page 99 or one behind it lies in no region")
+def bad_slab_gap_page():
+    s = slab_started("S")
+    s.notify_slab(1, 0, [99, 100], 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: 4 pages announced, its runs have 3", 1)
+def bad_slab_runs_sum():
+    s = slab_started()
+    b = bytearray(runs([[1, 2], [4, 1]], 0, bytes(8)))
+    b[7] = 4
+    s.send("P", 1, SLAB, bytes(b), 1)
+    return s
+
+
+@bad("notify-slab of epoch 1: its length and its counts do not agree", 1)
+def bad_slab_short():
+    s = slab_started()
+    s.send("P", 1, SLAB, runs([[1, 2], [4, 1]], 0), 1)
+    return s
+
+
+@bad("zero-pages of epoch 3: only epoch 0 is applied")
+def bad_slab_future():
+    s = slab_started(credits=2)
+    s.zero_pages(1, [1], 3)
+    return s
+
+
+@bad("zero-pages of epoch 1: behind a record of epoch 2 on its lane")
+def bad_slab_lane_epoch():
+    s = slab_started()
+    s.zero_pages(1, [1], 2)
+    s.zero_pages(1, [2], 1)
+    return s
+
+
+@bad("commit of epoch 1: record 2 of lane 1 is of epoch 2")
+def bad_slab_commit_seq():
+    s = slab_started()
+    s.zero_pages(1, [1], 1)
+    s.swap()
+    s.zero_pages(1, [1], 2)
+    s.swap()
+    s.commit(1)
+    return s
+
+
+@bad("zero-pages of epoch 2: number 1, which the commit of epoch 1 names as its own")
+def bad_slab_commit_names():
+    s = slab_started("S")
+    s.zero_pages(1, [1], 1)
+    s.commit(1, seqs=[1, 1, 0, 0, 0, 0, 0, 0])
+    s.zero_pages(2, [2], 2)
+    return s
+
+
+@bad("commit of epoch 2: epoch 1 was expected")
+def bad_slab_commit_order():
+    s = slab_started()
+    s.zero_pages(1, [1], 2)
+    s.commit(2)
+    return s
+
+
+@bad("commit of epoch 2: 1 data pages told, 2 announced")
+def bad_slab_second_whole():
+    s = slab_started("S")
+    s.ring_pages(2, [50], 1)
+    late = s.last
+    del s.out[-(48 + len(late)):]
+    s.commit(1)
+    s.ring_pages(1, [10], 2)
+    s.commit(2, data=1)
+    s.message("P", 2, late)
+    return s
+
+
+@bad("ack of epoch 2: epoch 1 was expected")
+def bad_slab_ack_order():
+    s = slab_started()
+    s.commit(1)
+    s.commit(2)
+    s.ack(2)
+    return s
+
+
+@bad("side-data of epoch 2: only epoch 0 is acknowledged")
+def bad_slab_side_early():
+    s = slab_started(needed=1)
+    s.side_data(b"first", 1)
+    s.commit(1)
+    s.side_data(b"second", 2)
+    return s
+
+
 def main(folder):
     lines = []
-    for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload, good_side, good_side_refused):
+    for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload, good_side, good_side_refused,
+                     good_slab, good_slab_long, good_slab_secondary):
         lines.append((function.__name__, function(), 0, "ok: "))
     for function, status, sentence in BAD:
         lines.append((function.__name__, function(), status, sentence))

@@ -19,7 +19,7 @@ struct args {
 struct connection {
 	uint32_t number;
 	uint64_t nr_pages;        /* from its hello */
-	uint64_t epoch_committed; /* its last commit: writes belong to the epoch behind it */
+	uint64_t epoch_committed; /* its last commit: writes belong to the epoch behind it, or a later one */
 };
 
 /* What is carried from entry to entry. */
@@ -100,7 +100,7 @@ static void dump_write(struct dump *d, const struct recording_entry *e)
 	snprintf(text, sizeof(text), "%" PRIu64, epoch);
 	head(&l, "-", 0, text, epoch, "write");
 	line_u64(&l, "window", e->window);
-	line_u64(&l, "page", e->offset / FTW_PAGE_BYTES);
+	line_u64(&l, e->window == FTW_WINDOW_RING ? "slot" : "page", e->offset / FTW_PAGE_BYTES);
 	line_u64(&l, "pages", e->write_bytes / FTW_PAGE_BYTES);
 	if (e->offset % FTW_PAGE_BYTES || e->write_bytes % FTW_PAGE_BYTES) {
 		line_u64(&l, "offset", e->offset);

@@ -3,6 +3,7 @@
  * the other side and back on a primary, and nothing but the secondary's own work on a secondary. */
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 #include "hist.h"
 #include "words.h"
 
@@ -10,9 +11,11 @@ static struct {
 	uint64_t connections, messages, writes, damaged, heartbeats;
 	uint64_t message_bytes, write_bytes;
 	uint64_t committed, acked, applied, data_pages, zero_pages, state_bytes;
-	uint32_t commit_connection;       /* of the last commit; only one connection at a time has epochs */
-	uint64_t commit_epoch, commit_ns; /* the last one */
-	uint64_t commit_before_ns;        /* the one before it in this connection, 0 none */
+	uint32_t commit_connection; /* of the last commit; only one connection at a time has epochs */
+	uint64_t commit_before_ns;  /* of the last commit in this connection, 0 none */
+	struct {
+		uint64_t epoch, ns;
+	} commit[FTW_EPOCH_CREDITS_MAX]; /* of this connection: not more may be without their applied */
 } total;
 static struct hist to_ack, to_applied, to_commit;
 static bool ready;
@@ -49,19 +52,29 @@ static void add_commit(const struct recording_entry *e, uint64_t epoch, const st
 	total.data_pages += c->nr_data_pages;
 	total.zero_pages += c->nr_zero_pages;
 	total.state_bytes += c->state_bytes;
-	if (total.commit_connection != e->connection)
+	if (total.commit_connection != e->connection) {
 		total.commit_before_ns = 0;
+		memset(total.commit, 0, sizeof(total.commit));
+	}
 	total.commit_connection = e->connection;
 	if (total.commit_before_ns)
 		hist_add(&to_commit, e->time_ns - total.commit_before_ns);
-	total.commit_epoch = epoch;
-	total.commit_ns = total.commit_before_ns = e->time_ns;
+	total.commit[epoch % FTW_EPOCH_CREDITS_MAX].epoch = epoch;
+	total.commit[epoch % FTW_EPOCH_CREDITS_MAX].ns = total.commit_before_ns = e->time_ns;
+}
+
+/* add_answer - an ack or applied, if its commit was seen. */
+static void add_answer(struct hist *h, const struct recording_entry *e, uint64_t epoch)
+{
+	const uint64_t i = epoch % FTW_EPOCH_CREDITS_MAX;
+
+	if (total.commit[i].epoch == epoch && total.commit_connection == e->connection)
+		hist_add(h, e->time_ns - total.commit[i].ns);
 }
 
 void summary_add_message(const struct recording_entry *e, const struct record *r)
 {
 	const struct record_head *head = &r->head;
-	const bool of_last = head->epoch == total.commit_epoch && e->connection == total.commit_connection;
 
 	begin();
 	total.messages++;
@@ -72,13 +85,11 @@ void summary_add_message(const struct recording_entry *e, const struct record *r
 		add_commit(e, head->epoch, &r->commit);
 	if (head->type == FTW_ACK) {
 		total.acked++;
-		if (of_last)
-			hist_add(&to_ack, e->time_ns - total.commit_ns);
+		add_answer(&to_ack, e, head->epoch);
 	}
 	if (head->type == FTW_APPLIED) {
 		total.applied++;
-		if (of_last)
-			hist_add(&to_applied, e->time_ns - total.commit_ns);
+		add_answer(&to_applied, e, head->epoch);
 	}
 }
 
