@@ -241,16 +241,11 @@ static size_t sample_regions(void)
 	return len;
 }
 
-static size_t sample_runs(uint32_t type)
+/* any_runs - up to FTW_RUNS_MAX of them into @run; their number, and that of their pages. */
+static uint32_t any_runs(struct page_run *run, uint32_t *nr_pages)
 {
-	static struct page_run run[FTW_RUNS_MAX];
 	const uint32_t count = (uint32_t)between(1, any() % 4 ? 5 : FTW_RUNS_MAX);
-	const uint64_t digest = any(), epoch = between(1, UINT64_MAX);
 	uint64_t at = any() % SPACE / 2, left = FTW_NOTIFY_PAGES_MAX - count;
-	struct record_head head;
-	struct cursor body;
-	union any_body out;
-	size_t len;
 
 	for (uint32_t i = 0; i < count; i++) {
 		uint64_t more = between(0, left / 2);
@@ -259,15 +254,39 @@ static size_t sample_runs(uint32_t type)
 		left -= more;
 		at += run[i].nr + between(1, 1000);
 	}
-	len = create_runs(buf, type, epoch, 99, run, count, digest);
-	must_take(buf, len, type, &out);
-	cr_assert_eq(consume_head(buf, len, &head, &body, NULL), 0);
-	cr_assert(head.epoch == epoch && head.seq == 99);
-	cr_assert(out.runs.count == count && out.runs.digest == digest &&
-		  out.runs.nr_pages == FTW_NOTIFY_PAGES_MAX - left);
+	*nr_pages = (uint32_t)(FTW_NOTIFY_PAGES_MAX - left);
+	return count;
+}
+
+static void must_be_runs(const struct runs *r, const struct page_run *run, uint32_t count, uint32_t nr_pages,
+			 uint64_t digest)
+{
+	cr_assert(r->count == count && r->digest == digest && r->nr_pages == nr_pages);
 	for (uint32_t i = 0; i < count; i++)
-		cr_assert(from_be64(out.runs.run[i].first_page) == run[i].first &&
-			  from_be32(out.runs.run[i].nr_pages) == run[i].nr);
+		cr_assert(from_be64(r->run[i].first_page) == run[i].first &&
+			  from_be32(r->run[i].nr_pages) == run[i].nr);
+}
+
+static void must_be_head(size_t len, uint64_t epoch, uint32_t seq)
+{
+	struct record_head head;
+	struct cursor body;
+
+	cr_assert_eq(consume_head(buf, len, &head, &body, NULL), 0);
+	cr_assert(head.epoch == epoch && head.seq == seq);
+}
+
+static size_t sample_runs(uint32_t type)
+{
+	static struct page_run run[FTW_RUNS_MAX];
+	const uint64_t digest = any(), epoch = between(1, UINT64_MAX);
+	uint32_t nr_pages, count = any_runs(run, &nr_pages);
+	size_t len = create_runs(buf, type, epoch, 99, run, count, digest);
+	union any_body out;
+
+	must_take(buf, len, type, &out);
+	must_be_head(len, epoch, 99);
+	must_be_runs(&out.runs, run, count, nr_pages, digest);
 	return len;
 }
 
@@ -283,25 +302,29 @@ static size_t sample_zero_pages(void)
 
 static size_t sample_notify_slab(void)
 {
-	const struct page_run run[2] = { { between(0, 1000), 7 }, { between(2000, 3000), 9 } };
-	const uint64_t position = any() % UINT64_C(0xffffffffffffff00), digest = any();
+	static struct page_run run[FTW_RUNS_MAX];
+	const uint64_t digest = any(), epoch = between(1, UINT64_MAX);
+	uint32_t nr_pages, count = any_runs(run, &nr_pages);
+	const uint64_t last = UINT64_MAX - nr_pages, position = any() % 10 ? any() % last : last;
+	size_t len = create_slab_runs(buf, epoch, 99, position, run, count, digest);
 	union any_body out;
-	size_t len = create_slab_runs(buf, 5, 99, position, run, 2, digest);
 
 	must_take(buf, len, FTW_NOTIFY_SLAB, &out);
-	cr_assert(out.slab_runs.position == position && out.slab_runs.runs.digest == digest);
-	cr_assert(out.slab_runs.runs.count == 2 && out.slab_runs.runs.nr_pages == 16);
-	cr_assert_eq(from_be64(out.slab_runs.runs.run[1].first_page), run[1].first);
+	must_be_head(len, epoch, 99);
+	must_be_runs(&out.slab_runs.runs, run, count, nr_pages, digest);
+	cr_assert_eq(out.slab_runs.position, position);
 	return len;
 }
 
 static size_t sample_room(void)
 {
-	const struct room r = { .slots = between(FTW_RING_SLOTS_MIN, 100000), .freed = any() >> 1 };
-	union any_body out;
+	const uint64_t slots = between(FTW_RING_SLOTS_MIN, FTW_PAGES_MAX), last = UINT64_MAX - slots;
+	const struct room r = { .slots = slots, .freed = any() % 10 ? any() % last : last };
 	size_t len = create_room(buf, 99, &r);
+	union any_body out;
 
 	must_take(buf, len, FTW_ROOM, &out);
+	must_be_head(len, 0, 99);
 	cr_assert(out.room.slots == r.slots && out.room.freed == r.freed);
 	return len;
 }
@@ -566,6 +589,7 @@ Test(codec, body_cut_at_each_octet)
 /* -- fields -- */
 
 #define AT(s, f) (HEAD + offsetof(struct s, f))
+#define SLAB_RUN (HEAD + sizeof(struct ftw_runs) + sizeof(struct ftw_slab)) /* the first run of a notify-slab */
 
 /* Every length and count: one more and one less is refused. */
 static const struct {
@@ -581,6 +605,9 @@ static const struct {
 	{ FTW_NOTIFY_WRITE, HEAD + 16 + offsetof(struct ftw_run, nr_pages) },
 	{ FTW_ZERO_PAGES, AT(ftw_runs, count) },
 	{ FTW_ZERO_PAGES, AT(ftw_runs, nr_pages) },
+	{ FTW_NOTIFY_SLAB, AT(ftw_runs, count) },
+	{ FTW_NOTIFY_SLAB, AT(ftw_runs, nr_pages) },
+	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, nr_pages) },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, total_bytes) + 4 },
 	{ FTW_REFUSE, AT(ftw_reason, reason_bytes) },
 	{ FTW_BYE, AT(ftw_reason, reason_bytes) },
@@ -631,8 +658,10 @@ static const struct {
 	{ FTW_HELLO_ACK, 8, 8, 1 },
 	{ FTW_REGIONS, 8, 8, 1 },
 	{ FTW_HEARTBEAT, 8, 8, 1 },
+	{ FTW_ROOM, 8, 8, 1 },
 	{ FTW_NOTIFY_WRITE, 8, 8, 0 }, /* no epoch where there must be one */
 	{ FTW_ZERO_PAGES, 8, 8, 0 },
+	{ FTW_NOTIFY_SLAB, 8, 8, 0 },
 	{ FTW_DEVICE_STATE, 8, 8, 0 },
 	{ FTW_SIDE_DATA, 8, 8, 0 },
 	{ FTW_COMMIT, 8, 8, 0 },
@@ -669,9 +698,12 @@ static const struct {
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, placement), 2, 3 },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, epoch_credits), 4, 0 },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, epoch_credits), 4, FTW_EPOCH_CREDITS_MAX + 1 },
+	{ FTW_HELLO_ACK, AT(ftw_hello_ack, epoch_credits), 4, UINT32_MAX },
+	{ FTW_ROOM, AT(ftw_room, slots), 8, 0 },
 	{ FTW_ROOM, AT(ftw_room, slots), 8, FTW_RING_SLOTS_MIN - 1 },
+	{ FTW_ROOM, AT(ftw_room, slots), 8, FTW_PAGES_MAX + 1 },
+	{ FTW_ROOM, AT(ftw_room, slots), 8, UINT64_MAX },
 	{ FTW_ROOM, AT(ftw_room, freed), 8, UINT64_MAX },
-	{ FTW_NOTIFY_SLAB, HEAD + 16, 8, UINT64_MAX },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, heartbeat_ms), 4, 0 },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, heartbeat_ms), 4, FTW_HEARTBEAT_MS_MAX + 1 },
 	{ FTW_HELLO_ACK, AT(ftw_hello_ack, heartbeat_misses), 4, 0 },
@@ -698,6 +730,16 @@ static const struct {
 	{ FTW_NOTIFY_WRITE, HEAD + 16 + offsetof(struct ftw_run, nr_pages), 4, 0 },
 	{ FTW_NOTIFY_WRITE, HEAD + 16 + offsetof(struct ftw_run, nr_pages), 4, UINT32_MAX },
 	{ FTW_ZERO_PAGES, HEAD + 16 + offsetof(struct ftw_run, first_page), 8, SPACE },
+	{ FTW_NOTIFY_SLAB, AT(ftw_runs, count), 4, 0 },
+	{ FTW_NOTIFY_SLAB, AT(ftw_runs, count), 4, FTW_RUNS_MAX + 1 },
+	{ FTW_NOTIFY_SLAB, AT(ftw_runs, count), 4, 0x10000001 }, /* times 16 is 16 in 32 bits */
+	{ FTW_NOTIFY_SLAB, AT(ftw_runs, nr_pages), 4, 0 },
+	{ FTW_NOTIFY_SLAB, AT(ftw_runs, nr_pages), 4, FTW_NOTIFY_PAGES_MAX + 1 },
+	{ FTW_NOTIFY_SLAB, HEAD + sizeof(struct ftw_runs), 8, UINT64_MAX }, /* position */
+	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, first_page), 8, SPACE },
+	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, first_page), 8, UINT64_MAX },
+	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, nr_pages), 4, 0 },
+	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, nr_pages), 4, UINT32_MAX },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, total_bytes), 8, 0 },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, offset), 8, UINT64_MAX },
 	{ FTW_SIDE_DATA, AT(ftw_side_data, offset), 8, INT64_MAX },
@@ -711,6 +753,7 @@ static const struct {
 	{ FTW_HELLO, AT(ftw_hello, reserved), 4, 1 },
 	{ FTW_REGIONS, AT(ftw_regions, reserved), 4, 1 },
 	{ FTW_NOTIFY_WRITE, HEAD + 16 + offsetof(struct ftw_run, reserved), 4, 1 },
+	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, reserved), 4, 1 },
 	{ FTW_COMMIT, AT(ftw_commit, reserved), 4, 1 },
 	{ FTW_SYNC_PROGRESS, AT(ftw_sync_progress, reserved), 4, 1 },
 };
@@ -823,6 +866,48 @@ Test(codec, runs_ascend_with_gaps)
 	must_take(buf, two_runs(10, 5, SPACE - 3, 3), FTW_NOTIFY_WRITE, &out);
 	must_refuse(buf, two_runs(10, 5, SPACE - 2, 3), FTW_NOTIFY_WRITE, "over the end", 0);
 	must_refuse(buf, two_runs(10, 5, UINT64_MAX - 1, 3), FTW_NOTIFY_WRITE, "around the end", 0);
+}
+
+/* The last position that is taken, and the first that is not; likewise of room. */
+Test(codec, positions_do_not_go_round)
+{
+	const struct page_run run = { 10, 5 };
+	const uint64_t slots[] = { FTW_RING_SLOTS_MIN, FTW_PAGES_MAX };
+	size_t len = create_slab_runs(buf, 1, 1, UINT64_MAX - 5, &run, 1, 0);
+	union any_body out;
+
+	must_take(buf, len, FTW_NOTIFY_SLAB, &out);
+	cr_assert_eq(out.slab_runs.position, UINT64_MAX - 5);
+	set_u64(HEAD + sizeof(struct ftw_runs), UINT64_MAX - 4);
+	must_refuse(buf, len, FTW_NOTIFY_SLAB, "around the end", 0);
+	for (size_t i = 0; i < 2; i++) {
+		const struct room r = { .slots = slots[i], .freed = UINT64_MAX - slots[i] };
+
+		len = create_room(buf, 1, &r);
+		must_take(buf, len, FTW_ROOM, &out);
+		cr_assert(out.room.slots == r.slots && out.room.freed == r.freed);
+		set_u64(AT(ftw_room, freed), r.freed + 1);
+		must_refuse(buf, len, FTW_ROOM, "around the end", i);
+	}
+}
+
+/* The runs of a notify-slab are those of a notify-write, and keep to its rules. */
+Test(codec, runs_of_slab_ascend_with_gaps)
+{
+	const struct page_run run[] = { { 10, 5 }, { 16, 3 } };
+	const size_t second = SLAB_RUN + sizeof(struct ftw_run);
+	size_t len = create_slab_runs(buf, 1, 1, 77, run, 2, 0);
+	union any_body out;
+
+	must_take(buf, len, FTW_NOTIFY_SLAB, &out);
+	for (uint64_t first = 10; first < 16; first++) {
+		set_u64(second, first);
+		must_refuse(buf, len, FTW_NOTIFY_SLAB, "second run at", first);
+	}
+	set_u64(second, SPACE - 3);
+	must_take(buf, len, FTW_NOTIFY_SLAB, &out);
+	set_u64(second, SPACE - 2);
+	must_refuse(buf, len, FTW_NOTIFY_SLAB, "over the end", 0);
 }
 
 Test(codec, regions_ascend)
