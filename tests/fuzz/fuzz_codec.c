@@ -55,18 +55,54 @@ static void use_regions(struct cursor *body, struct ft_error *err)
 	}
 }
 
+static void check_runs(const struct runs *r)
+{
+	uint64_t sum = 0, end = 0;
+
+	check(r->count && r->count <= FTW_RUNS_MAX);
+	for (uint32_t i = 0; i < r->count; i++) {
+		const uint64_t first = from_be64(r->run[i].first_page), nr = from_be32(r->run[i].nr_pages);
+
+		check(nr && (!i || first > end) && first + nr <= SPACE);
+		end = first + nr;
+		sum += nr;
+	}
+	check(sum == r->nr_pages && sum <= FTW_NOTIFY_PAGES_MAX);
+}
+
 static void use_runs(struct cursor *body, struct ft_error *err)
 {
-	uint64_t sum = 0;
 	struct runs r;
 
-	if (consume_runs(body, SPACE, &r, err))
+	if (consume_runs(body, SPACE, &r, err) == 0)
+		check_runs(&r);
+}
+
+static void use_slab_runs(struct cursor *body, struct ft_error *err)
+{
+	struct slab_runs r;
+
+	if (consume_slab_runs(body, SPACE, &r, err))
 		return;
-	for (uint32_t i = 0; i < r.count; i++) {
-		check(from_be64(r.run[i].first_page) + from_be32(r.run[i].nr_pages) <= SPACE);
-		sum += from_be32(r.run[i].nr_pages);
-	}
-	check(sum == r.nr_pages && sum <= FTW_NOTIFY_PAGES_MAX);
+	check_runs(&r.runs);
+	check(r.position + r.runs.nr_pages > r.position);
+}
+
+static void use_room(struct cursor *body, struct ft_error *err)
+{
+	struct room r;
+
+	if (consume_room(body, &r, err))
+		return;
+	check(r.slots >= FTW_RING_SLOTS_MIN && r.slots <= FTW_PAGES_MAX && r.freed + r.slots > r.freed);
+}
+
+static void use_hello_ack(struct cursor *body, struct ft_error *err)
+{
+	struct hello_ack h;
+
+	if (consume_hello_ack(body, &h, err) == 0)
+		check(h.epoch_credits && h.epoch_credits <= FTW_EPOCH_CREDITS_MAX);
 }
 
 static void use_device_state(struct cursor *body, struct ft_error *err)
@@ -101,13 +137,14 @@ static void use_reason(struct cursor *body, struct ft_error *err)
 
 static void use_rest(uint32_t type, struct cursor *body, struct ft_error *err)
 {
-	struct hello_ack ack;
 	struct commit commit;
 	struct heartbeat beat;
 	struct sync_progress progress;
 
 	if (type == FTW_HELLO_ACK)
-		consume_hello_ack(body, &ack, err);
+		use_hello_ack(body, err);
+	else if (type == FTW_ROOM)
+		use_room(body, err);
 	else if (type == FTW_COMMIT && consume_commit(body, &commit, err) == 0)
 		check(commit.lanes && commit.lanes <= FTW_LANES_MAX);
 	else if (type == FTW_ACK || type == FTW_APPLIED || type == FTW_WORKING)
@@ -140,6 +177,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 	case FTW_NOTIFY_WRITE:
 	case FTW_ZERO_PAGES:
 		use_runs(&body, &err);
+		break;
+	case FTW_NOTIFY_SLAB:
+		use_slab_runs(&body, &err);
 		break;
 	case FTW_SIDE_DATA:
 		use_side_data(&body, &err);

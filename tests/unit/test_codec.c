@@ -910,6 +910,21 @@ Test(codec, runs_of_slab_ascend_with_gaps)
 	must_refuse(buf, len, FTW_NOTIFY_SLAB, "over the end", 0);
 }
 
+Test(codec, as_many_runs_as_may_be)
+{
+	static struct page_run run[FTW_RUNS_MAX];
+	union any_body out;
+
+	for (uint32_t i = 0; i < FTW_RUNS_MAX; i++)
+		run[i] = (struct page_run){ 2 * i, 1 };
+	must_take(buf, create_runs(buf, FTW_NOTIFY_WRITE, 1, 1, run, FTW_RUNS_MAX, 0), FTW_NOTIFY_WRITE, &out);
+	must_be_runs(&out.runs, run, FTW_RUNS_MAX, FTW_NOTIFY_PAGES_MAX, 0);
+	must_take(buf, create_runs(buf, FTW_ZERO_PAGES, 1, 1, run, FTW_RUNS_MAX, 0), FTW_ZERO_PAGES, &out);
+	must_be_runs(&out.runs, run, FTW_RUNS_MAX, FTW_NOTIFY_PAGES_MAX, 0);
+	must_take(buf, create_slab_runs(buf, 1, 1, 7, run, FTW_RUNS_MAX, 0), FTW_NOTIFY_SLAB, &out);
+	must_be_runs(&out.slab_runs.runs, run, FTW_RUNS_MAX, FTW_NOTIFY_PAGES_MAX, 0);
+}
+
 Test(codec, regions_ascend)
 {
 	const struct region_entry e[] = { { .len_bytes = 65 * 4096, .name = "a", .name_bytes = 1 },
