@@ -159,7 +159,8 @@ class Ring:
         for other, (low, high) in self.span.items():
             need(other >= epoch or first >= high, "%s: position %d is not behind those of epoch %d", what, first, other)
             need(other <= epoch or end <= low, "%s: position %d is not before those of epoch %d", what, end - 1, other)
-        need(first >= self.lane_end.get((epoch, lane), 0), "%s: position %d is not behind those told before on its lane", what, first)
+        need(first >= self.lane_end.get((epoch, lane), 0), "%s: position %d is not behind those told before on its lane", what,
+             first)
 
     def tell(self, epoch, lane, first, end):
         self.told.update((position, epoch) for position in range(first, end))
@@ -519,8 +520,8 @@ class Connection:
                  seqs[lane - 1])
         for behind, other in self.epochs.items():
             for lane, first in other.first.items():
-                need(behind <= epoch or self.ahead(first, seqs[lane - 1]) > 0, "%s: record %d of lane %d is of epoch %d", self.what, first,
-                     lane, behind)
+                need(behind <= epoch or self.ahead(first, seqs[lane - 1]) > 0, "%s: record %d of lane %d is of epoch %d", self.what,
+                     first, lane, behind)
         e.commit = dict(data=data, zero=zero, state=state, side=side, digest=digest, seq=seqs)
         self.committed = epoch
 
