@@ -191,7 +191,8 @@ void standby_connect(struct standby *s, uint32_t lanes, uint32_t slab_epochs)
 	assert(!standby_pending(s) || (!s->slab && !slab_epochs));
 	drop_partial(s);
 	s->lanes = lanes;
-	s->slab = slab_epochs;
+	if (!standby_pending(s))
+		s->slab = slab_epochs; /* else an apply may be reading it, and it stays as it is */
 	s->window = slab_epochs ? slab_epochs : 1;
 	if (s->slab) {
 		standby_trim(s);

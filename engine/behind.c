@@ -27,7 +27,7 @@
 int behind_begin(struct primary *p, struct ft_error *err)
 {
 	choice_init(&p->choice);
-	p->want_cow = p->s->cfg.capture == FT_CAPTURE_COW;
+	p->want_cow = p->capture == FT_CAPTURE_COW;
 	atomic_store(&p->captured_cow, false);
 	if (p->cow && cow_begin(p->cow, p->regions))
 		return err_set(err, -ENOMEM, "no memory for capture by copy on write");
@@ -160,7 +160,7 @@ void behind_after(struct primary *p, bool armed, uint64_t pages, uint64_t ns)
 	bool before = p->want_cow;
 
 	atomic_store(&p->captured_cow, armed);
-	if (!p->cow || p->s->cfg.capture != FT_CAPTURE_AUTO)
+	if (!p->cow || p->capture != FT_CAPTURE_AUTO)
 		return;
 	if (armed) {
 		struct cow_paid paid = cow_paid(p->cow);

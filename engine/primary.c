@@ -90,7 +90,8 @@ int primary_start(struct ft_session *s, struct ft_error *err)
 		r = make_jobs(p, &s->cfg, err);
 	if (r)
 		return r;
-	if (s->cfg.capture != FT_CAPTURE_COPY && s->ops.write_hook &&
+	p->capture = s->cfg.capture;
+	if (p->capture != FT_CAPTURE_COPY && s->ops.write_hook &&
 	    cow_create(&p->cow, &s->stats.metric[FT_METRIC_WRITE_FAULT]))
 		return err_set(err, -ENOMEM, "no memory for capture by copy on write");
 	session_event(s, EV_START, NULL);

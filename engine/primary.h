@@ -73,7 +73,8 @@ struct primary {
 	struct epoch_job job[EPOCH_JOBS];
 	uint32_t nr_jobs; /* those in use */
 	struct work side_work;
-	struct cow *cow; /* NULL: pages are always copied in the pause */
+	enum ft_capture capture; /* as set */
+	struct cow *cow;	 /* NULL: pages are always copied in the pause */
 
 	/* epoch thread only */
 	const struct region_table *regions; /* of this connection */
