@@ -114,6 +114,7 @@ struct primary {
 	struct slab_plan *plan; /* ship thread only */
 	bool uses_ring;		/* placement slab: pages go into the ring of the secondary */
 	uint64_t ring_position; /* ship thread only: of the next page */
+	_Atomic uint64_t ring_told; /* behind what the secondary may know of */
 	bool one_lane;		/* pages are sent ahead in this connection, see lane_of() */
 	bool by_chunks;		/* ship thread only: the transport asks for keys chunk by chunk, see tp_prepare() */
 

@@ -146,6 +146,7 @@ static void reset_connection(struct primary *p)
 	p->acked = p->applied = p->sent = 0;
 	p->room = (struct room){ 0 };
 	p->ring_position = 0;
+	atomic_store(&p->ring_told, 0);
 	p->cut_now = p->side_due = false;
 	for (unsigned i = 0; i < p->nr_jobs; i++)
 		p->job[i].busy = false;
