@@ -460,7 +460,9 @@ static void attempt(struct primary *p)
 
 	session_config(s, &cfg);
 	promoting = p->peer_promotes;
-	r = handshake(p, attempt_deadline(p, &cfg), &err);
+	r = s->ops.ready ? s->ops.ready(s->user, &err) : 0;
+	if (!r)
+		r = handshake(p, attempt_deadline(p, &cfg), &err);
 	if (promoting && !p->peer_promotes)
 		p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (r == -EOWNERDEAD) {
