@@ -167,8 +167,10 @@ static int wait_first_ack(struct primary *p)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (p->acked < 1 && !r)
 		r = primary_wait_locked(p, DEADLINE_NEVER);
+	p->awaiting--;
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }
@@ -458,7 +460,9 @@ static void attempt(struct primary *p)
 
 	session_config(s, &cfg);
 	promoting = p->peer_promotes;
-	r = handshake(p, attempt_deadline(p, &cfg), &err);
+	r = s->ops.ready ? s->ops.ready(s->user, &err) : 0;
+	if (!r)
+		r = handshake(p, attempt_deadline(p, &cfg), &err);
 	if (promoting && !p->peer_promotes)
 		p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (r == -EOWNERDEAD) {

@@ -207,6 +207,11 @@ struct ft_vmm_ops {
 	 * writes that it does not see (DMA of a device passed through) leaves this op out.  A pause must not end between such a call
 	 * and its write.  Not @on: with the guest running; when it returns nobody is inside of ft_session_write_begin() for this session.  Bounded. */
 	int (*write_hook)(void *user, bool on, struct ft_error *err);
+
+	/* [epoch] Optional, primary.  Can the machine be paused and asked at all?  Called before each attempt to reach the secondary, with the guest
+	 * running; negative: no attempt is made, and status says why.  A secondary that takes a primary back gives up the last
+	 * checkpoint for a full sync: a primary whose machine has ended must not ask for that.  Quick. */
+	int (*ready)(void *user, struct ft_error *err);
 };
 
 /* ---- configuration ----------------------------------------------------------------------------- */
