@@ -128,9 +128,9 @@ _Static_assert(DELTA_MIN == sizeof(ft_be64) && DELTA_MAX == DELTA_MIN + LINES * 
 
 static void *reserve(uint64_t len)
 {
-	return FT_FAULT("past/map") ? faultpoint_map(ENOMEM)
-				    : mmap(NULL, len, PROT_READ | PROT_WRITE,
-					   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return FT_FAULT("past/map")
+		       ? faultpoint_map(ENOMEM)
+		       : mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
 int past_open(struct past *p, uint64_t slots)

@@ -95,7 +95,7 @@ Test(delta, known_octets)
 
 	memset(old, 0, PAGE);
 	memset(now, 0, PAGE);
-	now[64] = 1;	  /* line 1, word 0 */
+	now[64] = 1;      /* line 1, word 0 */
 	now[64 + 12] = 2; /* word 3 */
 	now[PAGE - 1] = 3;
 	cr_assert_eq(delta_pack(packed, old, now, DELTA_MAX), sizeof(want));

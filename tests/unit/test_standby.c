@@ -1226,6 +1226,7 @@ Test(standby, differences_byte_for_byte, .timeout = 120)
 			tell_something(&r);
 		}
 		cr_assert(image_is(&r, r.model), "it was changed before the commit");
+		state_make(&r, 0);
 		cr_assert_eq(deliver(&r, commit_add(&r)), 0, "%s", r.err.msg);
 		cr_assert_eq(r.event, STANDBY_WHOLE);
 		apply(&r);
