@@ -23,8 +23,8 @@ struct incoming {
 	uint64_t nr_data, nr_zero; /* pages told, repeats counted */
 	uint64_t digest;           /* sum of the records' */
 	struct device *device;
-	uint32_t lanes;		    /* bits: a record came on it; its number: */
-	uint32_t last[FTW_LANES_MAX + 1];
+	uint32_t lanes;		    /* bits: a record came on it; the numbers of its first and last: */
+	uint32_t first[FTW_LANES_MAX + 1], last[FTW_LANES_MAX + 1];
 	uint64_t side_bytes; /* of the side stream that came; its octets are not kept */
 	bool commit_pending, whole;
 	struct commit commit;
