@@ -199,6 +199,7 @@ void standby_connect(struct standby *s, uint32_t lanes, uint32_t slab_epochs)
 		ring_reset(&s->ring);
 	}
 	memset(s->seq, 0, sizeof(s->seq));
+	memset(s->lane_end, 0, sizeof(s->lane_end));
 	s->broken = s->making_room = false;
 	standby_check(s);
 }
@@ -354,10 +355,13 @@ static int take_zero(struct standby *s, struct incoming *in, const struct record
 	return 0;
 }
 
-/* applied(n) frees all up to the last position of n: those of the next epochs lie behind it. */
+/* applied(n) frees all up to the last position of n: those of the next epochs lie behind it.  And a page's last word, which its lane has in the
+ * order of the records, is the one at its highest position: apply goes by that. */
 static int check_position(struct standby *s, const struct record_head *head, uint64_t position, uint64_t nr,
 			  struct ft_error *err)
 {
+	uint64_t behind = s->lane_end[s->lane];
+
 	if (!ring_may_tell(&s->ring, position, nr))
 		return refuse(err, -EPROTO, head,
 			      "%" PRIu64 " pages at position %" PRIu64
@@ -372,6 +376,9 @@ static int check_position(struct standby *s, const struct record_head *head, uin
 			return refuse(err, -EPROTO, head, "position %" PRIu64 " is among those of epoch %" PRIu64,
 				      position, epoch);
 	}
+	if (position < behind)
+		return refuse(err, -EPROTO, head, "position %" PRIu64 " on lane %u, which was at %" PRIu64 " already",
+			      position, s->lane, behind);
 	return 0;
 }
 
@@ -390,6 +397,7 @@ static void tell_ring(struct standby *s, struct incoming *in, const struct slab_
 		in->ring_begin = r->position;
 	if (position > in->ring_end)
 		in->ring_end = position;
+	s->lane_end[s->lane] = position;
 	in->in_ring = true;
 }
 
@@ -682,6 +690,7 @@ static int take(struct standby *s, const struct kind *kind, uint32_t lane, const
 		if (rc)
 			return rc;
 		in = begin_epoch(s, head->epoch);
+		s->lane = lane;
 		rc = kind->take(s, in, head, body, err);
 	}
 	if (rc)

@@ -48,6 +48,7 @@ struct standby {
 	bool slab;
 	uint32_t window;                 /* epochs that may be under way beyond the last applied one */
 	uint32_t seq[FTW_LANES_MAX + 1]; /* last record of each lane */
+	uint64_t lane_end[FTW_LANES_MAX + 1]; /* behind the last position told on it */
 	bool broken;                     /* a record was refused */
 
 	/* epochs; see the head comment */
@@ -56,6 +57,7 @@ struct standby {
 	struct incoming box[FTW_EPOCH_CREDITS_MAX];
 	struct device device[FTW_EPOCH_CREDITS_MAX + 1];
 	struct device *kept;   /* the applied epoch's */
+	uint32_t lane;         /* of the record in hand */
 	struct side_data side; /* of the last record, see standby_side() */
 	bool applying;
 	struct ring ring;

@@ -114,6 +114,7 @@ struct primary {
 	struct slab_plan *plan; /* ship thread only */
 	bool uses_ring;		/* placement slab: pages go into the ring of the secondary */
 	uint64_t ring_position; /* ship thread only: of the next page */
+	_Atomic uint64_t ring_told; /* behind what the secondary may know of */
 	bool one_lane;		/* pages are sent ahead in this connection, see lane_of() */
 	bool by_chunks;		/* ship thread only: the transport asks for keys chunk by chunk, see tp_prepare() */
 
@@ -122,6 +123,7 @@ struct primary {
 	bool lost;		    /* the connection is over */
 	struct ft_error loss_error; /* its first cause */
 	uint64_t acked, applied, sent; /* epochs of this connection */
+	uint32_t awaiting; /* threads that wait for an ack, an applied, or a room: answers wake nobody else */
 	bool side_due;	    /* ft-ship has the side stream of this round still to read */
 	struct room room;   /* of the ring; no slots: not told yet */
 	uint64_t ring_end[FTW_EPOCH_CREDITS_MAX]; /* by epoch, of those sent and not applied: behind its last position */

@@ -146,6 +146,7 @@ static void reset_connection(struct primary *p)
 	p->acked = p->applied = p->sent = 0;
 	p->room = (struct room){ 0 };
 	p->ring_position = 0;
+	atomic_store(&p->ring_told, 0);
 	p->cut_now = p->side_due = false;
 	for (unsigned i = 0; i < p->nr_jobs; i++)
 		p->job[i].busy = false;
@@ -166,8 +167,10 @@ static int wait_first_ack(struct primary *p)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (p->acked < 1 && !r)
 		r = primary_wait_locked(p, DEADLINE_NEVER);
+	p->awaiting--;
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }

@@ -13,6 +13,7 @@
 #include "primary.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -68,8 +69,10 @@ static int wait_credit(struct primary *p, uint64_t epoch)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (!r && epoch > p->applied + p->epoch_credits)
 		r = p->lost ? -ENOTCONN : cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	p->awaiting--;
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }
@@ -189,6 +192,7 @@ static int wait_room(struct primary *p, uint32_t nr, struct ft_error *err)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (!p->lost && p->ring_position + nr > p->room.freed + p->room.slots && r == 0) {
 		r = cond_wait_until(&s->cond, &s->lock, deadline);
 		if (r == -ETIMEDOUT && p->applied < p->acked) {
@@ -196,6 +200,7 @@ static int wait_room(struct primary *p, uint32_t nr, struct ft_error *err)
 			r = 0;
 		}
 	}
+	p->awaiting--;
 	if (p->lost)
 		r = -ENOTCONN;
 	pthread_mutex_unlock(&s->lock);
@@ -273,6 +278,7 @@ static int ship_ring(struct primary *p, const struct slab *slab, uint32_t lane, 
 	if (!p->plan->nr_data)
 		return 0;
 	r = write_ring(p, slab, lane, ticket, err);
+	atomic_store(&p->ring_told, p->ring_position);
 	return r ? r : tell_ring(p, lane, slab->epoch, position, err);
 }
 
@@ -404,8 +410,10 @@ static int wait_acked(struct primary *p, uint64_t epoch)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (!r && p->acked < epoch)
 		r = p->lost ? -ENOTCONN : cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	p->awaiting--;
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }
@@ -631,6 +639,13 @@ static struct epoch_job *job_of_locked(struct primary *p, uint64_t epoch)
 	return NULL;
 }
 
+/* Most answers are waited for by nobody: an idle guest's epochs need not wake ft-epoch three times each. */
+static void answered_locked(struct primary *p)
+{
+	if (p->awaiting)
+		pthread_cond_broadcast(&p->s->cond);
+}
+
 static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
@@ -657,7 +672,7 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	p->cost.link_pages = job->nr_pages;
 	p->cost.link_ns = job->ship_ns + (now - sent_ns);
 	atomic_store(&s->epoch_acked, epoch);
-	pthread_cond_broadcast(&s->cond);
+	answered_locked(p);
 	pthread_mutex_unlock(&s->lock);
 	stats_count(&s->stats, FT_COUNTER_EPOCHS, 1);
 	stats_add(&s->stats, FT_METRIC_ACK, now - sent_ns);
@@ -673,30 +688,47 @@ static void raise_freed_locked(struct primary *p, uint64_t freed)
 		p->room.freed = freed;
 }
 
-/* What is less than we know was on its way when an epoch was applied. */
+/* Behind the last position that the secondary may free before it has applied one epoch more. */
+static uint64_t may_free_locked(const struct primary *p)
+{
+	return p->applied < p->sent ? p->ring_end[(p->applied + 1) % FTW_EPOCH_CREDITS_MAX]
+				    : atomic_load(&p->ring_told);
+}
+
+static int check_room_locked(const struct primary *p, const struct room *room, struct ft_error *err)
+{
+	uint64_t slots = p->room.slots, most = slots ? may_free_locked(p) : 0;
+
+	if (!p->uses_ring)
+		return err_set(err, -EPROTO, "room in a ring, but the placement is mirror");
+	if (slots && slots != room->slots)
+		return err_set(err, -EPROTO, "room of %" PRIu64 " slots, %" PRIu64 " were expected", room->slots,
+			       slots);
+	if (room->freed > most)
+		return err_set(err, -EPROTO, "room up to position %" PRIu64 ", it was told up to %" PRIu64, room->freed,
+			       most);
+	return 0;
+}
+
+/* A room that says less than we know was on its way when an epoch was applied. */
 static int on_room(struct primary *p, struct cursor *body, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
 	struct room room;
-	uint64_t slots;
 	int r = consume_room(body, &room, err);
 
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->lock);
-	slots = p->room.slots;
-	if (p->uses_ring && (!slots || slots == room.slots)) {
-		if (!slots) /* ft-ship reads it without the lock from then on */
+	r = check_room_locked(p, &room, err);
+	if (!r) {
+		if (!p->room.slots) /* ft-ship reads it without the lock from then on */
 			p->room.slots = room.slots;
 		raise_freed_locked(p, room.freed);
-		pthread_cond_broadcast(&s->cond);
-	} else {
-		r = -EPROTO;
+		answered_locked(p);
 	}
 	pthread_mutex_unlock(&s->lock);
-	return r ? err_set(err, r, "room of %llu slots, %llu were expected", (unsigned long long)room.slots,
-			   (unsigned long long)slots)
-		 : 0;
+	return r;
 }
 
 static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
@@ -712,7 +744,7 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 		raise_freed_locked(p, p->ring_end[epoch % FTW_EPOCH_CREDITS_MAX]);
 		p->cost.apply_ns = took;
 		atomic_store(&s->epoch_applied, epoch);
-		pthread_cond_broadcast(&s->cond);
+		answered_locked(p);
 	}
 	pthread_mutex_unlock(&s->lock);
 	if (epoch != applied + 1 || epoch > atomic_load(&s->epoch_acked))

@@ -13,7 +13,8 @@
  * A pair of epochs gives one ratio; medians and quartiles are printed.  Samples in which the guest had not finished writing before its
  * pause are left out.
  *
- *   --quick   few and small ones     --json   one object a line     --help */
+ *   --quick   few and small ones     --json   one object a line     --ship   only ship     --help
+ *   --primary, --secondary NAME=VALUE,...   settings of that side */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <getopt.h>
@@ -29,6 +30,7 @@
 #include "bitmap.h"
 #include "check.h"
 #include "clock.h"
+#include "pair.h"
 #include "region.h"
 #include "session.h"
 #include "sim.h"
@@ -38,7 +40,8 @@
 #define WAIT_MS 60000u
 #define WARM_UP_EPOCHS 8u
 
-static bool json, quick;
+static bool json, quick, only_ship;
+static const char *primary_settings, *secondary_settings;
 
 /* ---- what the VMM sees of an epoch ---- */
 
@@ -213,6 +216,7 @@ static void open_secondary(struct rig *g, const struct sim_config *sim, char *ad
 	cfg.listen = "127.0.0.1:0";
 	cfg.identity = sim_identity(g->secondary_sim);
 	set(&cfg, "heartbeat-misses", 100);
+	pair_settings(&cfg, secondary_settings);
 	CHECK_OK(ft_session_open(&g->secondary, &cfg, sim_ops(), g->secondary_sim, &err), err);
 	CHECK_OK(sim_attach(g->secondary_sim, g->secondary, &err), err);
 	CHECK_OK(ft_session_start(g->secondary, &err), err);
@@ -234,6 +238,7 @@ static void open_primary(struct rig *g, const struct sim_config *sim, uint64_t p
 	set(&cfg, "heartbeat-misses", 100);
 	set(&cfg, "interval", interval_of(pages));
 	set(&cfg, "staging-bytes", staging > 64u << 20 ? staging : 64u << 20);
+	pair_settings(&cfg, primary_settings);
 	CHECK_OK(ft_session_open(&g->primary, &cfg, &ops, g->primary_sim, &err), err);
 	CHECK_OK(sim_attach(g->primary_sim, g->primary, &err), err);
 	CHECK_OK(sim_start(g->primary_sim, &err), err);
@@ -628,6 +633,9 @@ static void arguments(int argc, char **argv)
 {
 	static const struct option options[] = { { "quick", no_argument, NULL, 'q' },
 						 { "json", no_argument, NULL, 'j' },
+						 { "ship", no_argument, NULL, 'l' },
+						 { "primary", required_argument, NULL, 'p' },
+						 { "secondary", required_argument, NULL, 's' },
 						 { "help", no_argument, NULL, 'h' },
 						 { 0 } };
 	int c;
@@ -635,8 +643,14 @@ static void arguments(int argc, char **argv)
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		quick |= c == 'q';
 		json |= c == 'j';
+		only_ship |= c == 'l';
+		if (c == 'p')
+			primary_settings = optarg;
+		if (c == 's')
+			secondary_settings = optarg;
 		if (c == 'h' || c == '?') {
-			fprintf(c == 'h' ? stdout : stderr, "usage: bench_pause [--quick] [--json]\n");
+			fprintf(c == 'h' ? stdout : stderr, "usage: bench_pause [--quick] [--json] [--ship] [--primary "
+							    "NAME=VALUE,...] [--secondary NAME=VALUE,...]\n");
 			exit(c != 'h');
 		}
 	}
@@ -648,11 +662,13 @@ int main(int argc, char **argv)
 
 	arguments(argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (unsigned i = 0; i < (quick ? 3u : 5u); i++)
+	for (unsigned i = 0; i < (quick ? 3u : 5u) && !only_ship; i++)
 		bench_pause(pages[i], quick ? 1 : 3, quick ? 10 : pages[i] < 10000 ? 40 : 24);
 	for (unsigned i = quick ? 2 : 3; i < (quick ? 3u : 5u); i++)
 		for (int layout = SPREAD; layout <= RUN; layout += RUN - SPREAD)
 			bench_ship(pages[i], (enum layout)layout, quick ? 1 : 3, quick ? 5 : 15);
+	if (only_ship)
+		return 0;
 	bench_size(gib, quick ? 2 : 3, 2000, GIB, quick ? 1 : 5, quick ? 8 : 30);
 	bench_size(gib, quick ? 2 : 3, 2000, SPREAD, quick ? 1 : 5, quick ? 8 : 30);
 	return 0;

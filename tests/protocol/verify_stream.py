@@ -137,7 +137,7 @@ class Ring:
         self.written = {}  # position: Written
         self.told = {}  # position: epoch
         self.span = {}  # epoch that is not applied: [its first position, behind its last one]
-        self.lane_end = {}  # (epoch, lane): behind the last position told there
+        self.lane_end = {}  # lane: behind the last position told there
 
     def end(self):
         return self.freed + self.slots
@@ -159,14 +159,14 @@ class Ring:
         for other, (low, high) in self.span.items():
             need(other >= epoch or first >= high, "%s: position %d is not behind those of epoch %d", what, first, other)
             need(other <= epoch or end <= low, "%s: position %d is not before those of epoch %d", what, end - 1, other)
-        need(first >= self.lane_end.get((epoch, lane), 0), "%s: position %d is not behind those told before on its lane", what,
+        need(first >= self.lane_end.get(lane, 0), "%s: position %d is not behind those told before on its lane", what,
              first)
 
     def tell(self, epoch, lane, first, end):
         self.told.update((position, epoch) for position in range(first, end))
         low, high = self.span.get(epoch, (first, end))
         self.span[epoch] = [min(low, first), max(high, end)]
-        self.lane_end[epoch, lane] = end
+        self.lane_end[lane] = end
 
     def free(self, end):
         for position in [p for p in self.told if p < end]:
@@ -176,7 +176,6 @@ class Ring:
     def applied(self, epoch):
         """Frees up to the end of its last position; an epoch without any frees nothing."""
         self.free(self.span.pop(epoch, (0, 0))[1])
-        self.lane_end = {at: end for at, end in self.lane_end.items() if at[0] > epoch}
 
 
 class Connection:

@@ -72,22 +72,36 @@ static uint64_t wait_deep_rest(struct pair *p)
 	}
 }
 
+/* It takes some seconds to come to the deep rest again, so this is not missed. */
+static void wait_awake(struct pair *p)
+{
+	uint64_t deadline = deadline_in_ms(WAIT_MS);
+	struct ft_status st;
+
+	do {
+		cr_assert(now_ns() < deadline, "still at rest");
+		ft_session_status(p->primary, &st);
+	} while (st.interval_now_ns > 2000 * NS_PER_MS);
+}
+
 /* An idle guest: epochs of an hour, were it not for output and for dirty pages. */
 Test(pace, an_idle_guest_rests_until_it_sends_or_writes, .timeout = 120)
 {
 	struct ft_status st;
 	struct pair p;
-	uint64_t deadline, epoch;
+	uint64_t deadline, epoch, cuts;
 
 	open_guest(&p, "interval-mode=slowdown,interval=5,interval-max=3600000", 0);
 	wait_reason(&p, "slowdown", NULL);
 	sim_stop(p.primary_sim);
 	epoch = wait_deep_rest(&p);
+	cuts = counted(p.primary, FT_COUNTER_OUTPUT_CUTS);
 	ft_session_output(p.primary);
 	st.epoch_acked = epoch;
 	for (deadline = deadline_in_ms(1500); st.epoch_acked == epoch; ft_session_status(p.primary, &st))
 		cr_assert(now_ns() < deadline, "the output waits for the end of the interval");
-	wait_reason(&p, "slowdown", "output");
+	cr_expect_eq(counted(p.primary, FT_COUNTER_OUTPUT_CUTS), cuts + 1);
+	wait_awake(&p);
 	/* and again, but this time it writes */
 	epoch = wait_deep_rest(&p);
 	sim_continue(p.primary_sim);

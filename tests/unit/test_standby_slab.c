@@ -465,6 +465,10 @@ Test(standby_slab, positions_that_are_refused)
 	taken(r, &m);
 	m = one_page(r, 2, 2, 8);
 	refused(r, &m, -EPROTO, "among those of epoch 1");
+	m = one_page(r, 1, 1, 9);
+	taken(r, &m);
+	m = one_page(r, 1, 2, 8);
+	refused(r, &m, -EPROTO, "on lane 1, which was at 10 already");
 	m = one_page(r, WINDOW + 1, 1, 0);
 	refused(r, &m, -EPROTO, "was expected");
 	m = one_page(r, 1, 1, 0);
