@@ -199,6 +199,7 @@ void standby_connect(struct standby *s, uint32_t lanes, uint32_t slab_epochs)
 		ring_reset(&s->ring);
 	}
 	memset(s->seq, 0, sizeof(s->seq));
+	memset(s->ended, 0, sizeof(s->ended));
 	memset(s->lane_end, 0, sizeof(s->lane_end));
 	s->broken = s->making_room = false;
 	standby_check(s);
@@ -501,13 +502,19 @@ static int take_commit(struct standby *s, struct incoming *in, const struct reco
 		return refuse(err, -EPROTO, head, "%u data lanes, %u were agreed", c.lanes, s->lanes);
 	if (head->epoch > s->committed + 1 && !standby_box(s, head->epoch - 1)->commit_pending)
 		return refuse(err, -EPROTO, head, "the commit of epoch %" PRIu64 " was expected", head->epoch - 1);
-	for (uint32_t lane = 1; lane <= c.lanes; lane++)
+	for (uint32_t lane = 1; lane <= c.lanes; lane++) {
 		if (in->lanes >> lane & 1 && ahead(in->last[lane], c.seq[lane - 1]) > 0)
 			return refuse(err, -EPROTO, head, "lane %u ends with record %u, record %u came already", lane,
 				      c.seq[lane - 1], in->last[lane]);
+		if (ahead(s->ended[lane], c.seq[lane - 1]) > 0)
+			return refuse(err, -EPROTO, head,
+				      "lane %u ends with record %u, in the epoch before it ended with %u", lane,
+				      c.seq[lane - 1], s->ended[lane]);
+	}
 	rc = check_later(s, head, &c, err);
 	if (rc)
 		return rc;
+	memcpy(&s->ended[1], c.seq, c.lanes * sizeof(c.seq[0]));
 	in->commit = c;
 	in->commit_pending = true;
 	return 0;

@@ -48,6 +48,7 @@ struct standby {
 	bool slab;
 	uint32_t window;                 /* epochs that may be under way beyond the last applied one */
 	uint32_t seq[FTW_LANES_MAX + 1]; /* last record of each lane */
+	uint32_t ended[FTW_LANES_MAX + 1]; /* what the last commit says of each lane */
 	uint64_t lane_end[FTW_LANES_MAX + 1]; /* behind the last position told on it */
 	bool broken;                     /* a record was refused */
 

@@ -506,6 +506,11 @@ Test(standby_slab, epochs_keep_their_order)
 	m = commit_of(3, 2, 1);
 	refused_on(r, 0, &m, -EPROTO, "commit of epoch 3: the commit of epoch 2 was expected");
 
+	m = commit_of(1, 1, 2);
+	taken_on(r, 0, &m);
+	m = commit_of(2, 2, 1);
+	refused_on(r, 0, &m, -EPROTO, "lane 1 ends with record 1, in the epoch before it ended with 2");
+
 	m = one_page(r, 2, 1, 9);
 	taken(r, &m);
 	m = one_page(r, 1, 2, 1);
