@@ -338,6 +338,7 @@ class Connection:
         self.reason(entry, b)
 
     def on_sync_progress(self, entry, epoch, seq, b):
+        need(epoch == 1, "sync-progress: of epoch %d", epoch)
         need(struct.unpack_from(">II", b)[1] == 0, "sync-progress: reserved field is not 0")
 
     # -- an epoch --

@@ -68,6 +68,18 @@ static void keep_text(struct cursor *body, char *text)
 		snprintf(text, FTW_REASON_MAX + 1, "%.*s", (int)why.reason_bytes, why.text);
 }
 
+static void note(struct raw *r, const struct record_head *head, struct cursor *body)
+{
+	struct slab_runs told;
+
+	if (head->type == FTW_ROOM)
+		CHECK(consume_room(body, &r->room, NULL) == 0, "room is not well-formed");
+	if (head->type != FTW_NOTIFY_SLAB)
+		return;
+	CHECK(consume_slab_runs(body, RAW_PAGES, &told, NULL) == 0, "notify-slab is not well-formed");
+	r->told_end = told.position + told.runs.nr_pages;
+}
+
 bool raw_receive(struct raw *r, struct record_head *head, char *text, uint32_t timeout_ms)
 {
 	uint64_t deadline = deadline_in_ms(timeout_ms);
@@ -80,8 +92,7 @@ bool raw_receive(struct raw *r, struct record_head *head, char *text, uint32_t t
 		if (link_receive(r->link, &lane, head, &body, &msg, &len, deadline, NULL))
 			return false;
 	} while (head->type == FTW_HEARTBEAT);
-	if (head->type == FTW_ROOM)
-		CHECK(consume_room(&body, &r->room, NULL) == 0, "room is not well-formed");
+	note(r, head, &body);
 	if (text && (head->type == FTW_REFUSE || head->type == FTW_BYE || head->type == FTW_ERROR))
 		keep_text(&body, text);
 	return true;
@@ -400,7 +411,7 @@ static const struct ft_vmm_ops vm_ops = {
 	.activate = activate,
 };
 
-static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settings)
+static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settings, uint8_t fill)
 {
 	struct ft_error err = { 0 };
 
@@ -409,6 +420,8 @@ static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settin
 	memset(vm, 0, sizeof(*vm));
 	vm->memory = mmap(NULL, RAW_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(vm->memory != MAP_FAILED, "no memory");
+	if (fill)
+		memset(vm->memory, fill, RAW_BYTES);
 	pair_settings(cfg, "state-max=64K");
 	pair_settings(cfg, settings);
 	cfg->name = "raw";
@@ -424,18 +437,23 @@ void raw_vm_secondary(struct raw_vm *vm, const char *settings)
 
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
 	cfg.listen = "127.0.0.1:0";
-	open_vm(vm, &cfg, settings);
+	open_vm(vm, &cfg, settings, 0);
 	CHECK_OK(ft_session_address(vm->session, vm->address, sizeof(vm->address)), err);
 }
 
-void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings)
+void raw_vm_primary_filled(struct raw_vm *vm, const char *uri, const char *settings, uint8_t fill)
 {
 	struct ft_config cfg;
 
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
 	cfg.peer = uri;
 	cfg.placement = FT_PLACEMENT_MIRROR;
-	open_vm(vm, &cfg, settings);
+	open_vm(vm, &cfg, settings, fill);
+}
+
+void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings)
+{
+	raw_vm_primary_filled(vm, uri, settings, 0);
 }
 
 void raw_vm_close(struct raw_vm *vm)

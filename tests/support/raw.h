@@ -18,6 +18,7 @@ struct raw {
 	bool slab;	/* placement; set behind raw_connect() or raw_accept() */
 	uint64_t position; /* in the ring, of the next page that raw_pages() writes */
 	struct room room;  /* the last that came */
+	uint64_t told_end; /* behind the last position of which we were told */
 	/* of the epoch under way, for its commit */
 	uint64_t nr_data, nr_zero, state_bytes, digest;
 };
@@ -58,7 +59,7 @@ uint64_t raw_await_commit(struct raw *r);
 
 /* -- a machine without anything in it, for a session -- */
 struct raw_vm {
-	uint8_t *memory; /* all zeros */
+	uint8_t *memory;
 	struct ft_session *session;
 	char address[128];
 	/* written by callbacks */
@@ -71,6 +72,7 @@ struct raw_vm {
 };
 void raw_vm_secondary(struct raw_vm *vm, const char *settings);
 void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings); /* placement mirror, if @settings do not say otherwise */
+void raw_vm_primary_filled(struct raw_vm *vm, const char *uri, const char *settings, uint8_t fill); /* all its memory is @fill */
 void raw_vm_close(struct raw_vm *vm);
 
 #endif
