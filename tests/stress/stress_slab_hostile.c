@@ -351,7 +351,7 @@ static void second_applied_first(struct raw *r)
 static const struct trap {
 	const char *name, *settings, *sentence;
 	void (*say)(struct raw *r);
-	bool told;    /* to us too: a breach of a connection that was greeted.  One that is late, or turns out to be of no use, is left */
+	bool told; /* to us too: a breach of a connection that was greeted.  One that is late, or turns out to be of no use, is left */
 	uint8_t fill; /* the machine's memory */
 } traps[] = {
 	{ "another ring", QUICK "slab", "room of 1024 slots, 512 were expected", another_ring, true, 0 },
@@ -459,8 +459,8 @@ static void no_more_epochs_than_granted(void)
 static void nothing_where_there_is_no_room(void)
 {
 	struct tp_listener *l;
-	struct record_head head = { 0 };
-	uint64_t freed = 0;
+	uint64_t freed = 0, committed = 0;
+	struct record_head head;
 	struct raw_vm vm;
 	struct raw r;
 
@@ -474,15 +474,17 @@ static void nothing_where_there_is_no_room(void)
 		raw_room(&r, RAW_SLOTS, freed / 2);
 		expect_nothing_of(&r, 2, freed + RAW_SLOTS);
 	}
-	while (head.type != FTW_COMMIT) { /* the whole machine, in rooms */
+	while (!committed ||
+	       r.told_end < RAW_PAGES) { /* the whole machine, in rooms; the commit has a lane of its own */
 		if (r.told_end > freed + RAW_SLOTS / 2) {
 			freed = r.told_end;
 			raw_room(&r, RAW_SLOTS, freed);
 		}
 		CHECK(raw_receive(&r, &head, NULL, WAIT_MS), "the primary does not go on");
 		CHECK(r.told_end <= freed + RAW_SLOTS, "position %" PRIu64 " is written", r.told_end - 1);
+		committed = head.type == FTW_COMMIT ? head.epoch : committed;
 	}
-	CHECK(head.epoch == 1 && r.told_end >= RAW_PAGES, "%" PRIu64 " positions for %u pages", r.told_end, RAW_PAGES);
+	CHECK(committed == 1, "commit of epoch %" PRIu64, committed);
 	end_secondary(&r, &vm, l);
 }
 
