@@ -95,7 +95,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 				 "most of the guest's time that pauses should take, in tenths of a percent"),
 	[CAPTURE] = CHOICE("capture", PRIMARY, "copy|cow|auto", "copy", "copy an epoch's pages in the pause, or each before the guest writes to it again; or as is cheaper now"),
 	[SEND_AHEAD] = UINT("send-ahead", PRIMARY, 0, 64, "", "0", "how often in an epoch its dirty pages are sent while it runs; 0: never"),
-	[PLACEMENT] = CHOICE("placement", PRIMARY, "mirror|slab", "mirror", "where pages land on the secondary: each in its place of a receive image, or in a ring"),
+	[PLACEMENT] = CHOICE("placement", PRIMARY, "mirror|slab", "slab", "where pages land on the secondary: each in its place of a receive image, or in a ring"),
 	[EPOCHS_IN_FLIGHT] = UINT("epochs-in-flight", BOTH, 1, 8, "", "2", "epochs on their way that the secondary has not applied; placement slab"),
 	[RING_BYTES] = SIZE("ring-bytes", FT_OPT_SECONDARY, 2 * MIB, TIB, "128M", "memory for pages that are not applied yet; placement slab"),
 	[SKIP_SAME] = CHOICE("skip-same", PRIMARY, "off|on|auto", "auto", "do not send pages that the secondary has as they are; or as long as that is worth a look at each"),
@@ -539,8 +539,10 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 			       "send-ahead: with capture cow the pause copies nothing that could be sent before, and "
 			       "auto may choose it");
 	if (cfg->role == FT_ROLE_PRIMARY && cfg->delta && cfg->placement == FT_PLACEMENT_SLAB)
-		return err_set(err, -EINVAL,
-			       "delta: pages in a ring (placement slab) have nothing that they could differ from");
+		return err_set(
+			err, -EINVAL,
+			"delta: goes with placement mirror only: pages in a ring have nothing that they could differ "
+			"from");
 	if (cfg->ring_bytes % FT_PAGE_SIZE)
 		return err_set(err, -EINVAL, "ring-bytes: %llu is not a multiple of %u",
 			       (unsigned long long)cfg->ring_bytes, FT_PAGE_SIZE);

@@ -690,8 +690,9 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	job = epoch == acked + 1 && epoch <= p->sent ? job_of_locked(p, epoch) : NULL;
 	pthread_mutex_unlock(&s->lock);
 	if (!job)
-		return err_set(err, -EPROTO, "ack of epoch %llu, expected %llu", (unsigned long long)epoch,
-			       (unsigned long long)acked + 1);
+		return epoch == acked + 1
+			       ? err_set(err, -EPROTO, "ack of epoch %" PRIu64 ", which was not committed", epoch)
+			       : err_set(err, -EPROTO, "ack of epoch %" PRIu64 ", expected %" PRIu64, epoch, acked + 1);
 	/* before anybody is told: a checkpoint that is over has let its output out */
 	if (s->ops.output_release)
 		s->ops.output_release(s->user, epoch);
@@ -768,12 +769,13 @@ static int on_room(struct primary *p, struct cursor *body, struct ft_error *err)
 static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	uint64_t applied, took;
+	uint64_t applied, acked, took;
 
 	pthread_mutex_lock(&s->lock);
 	applied = p->applied;
+	acked = p->acked;
 	took = now_ns() - p->acked_ns;
-	if (epoch == applied + 1 && epoch <= p->acked) {
+	if (epoch == applied + 1 && epoch <= acked) {
 		p->applied = epoch;
 		raise_freed_locked(p, p->ring_end[epoch % FTW_EPOCH_CREDITS_MAX]);
 		p->cost.apply_ns = took;
@@ -781,9 +783,10 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 		answered_locked(p);
 	}
 	pthread_mutex_unlock(&s->lock);
-	if (epoch != applied + 1 || epoch > atomic_load(&s->epoch_acked))
-		return err_set(err, -EPROTO, "applied of epoch %llu, expected %llu", (unsigned long long)epoch,
-			       (unsigned long long)applied + 1);
+	if (epoch != applied + 1)
+		return err_set(err, -EPROTO, "applied of epoch %" PRIu64 ", expected %" PRIu64, epoch, applied + 1);
+	if (epoch > acked)
+		return err_set(err, -EPROTO, "applied of epoch %" PRIu64 ", which was not acknowledged", epoch);
 	stats_add(&s->stats, FT_METRIC_APPLIED, took);
 	stats_phase(&s->stats, PHASE_APPLY, took);
 	return 0;

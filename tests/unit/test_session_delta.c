@@ -45,7 +45,7 @@ Test(delta, fewer_octets, .timeout = 120)
 	struct pair p;
 	double with, without;
 
-	open_guest(&p, "interval=20,output-cut=off,delta=on");
+	open_guest(&p, "interval=20,output-cut=off,placement=mirror,delta=on");
 	with = octets_of_a_page(&p, 20);
 	cr_expect_gt(counted(p.primary, FT_COUNTER_DELTA_PAGES), 500);
 	cr_expect_geq(counted(p.primary, FT_COUNTER_DELTA_BYTES), counted(p.primary, FT_COUNTER_DELTA_PAGES) * 16);
@@ -63,7 +63,7 @@ Test(delta, a_small_cache_will_do, .timeout = 120)
 	uint64_t pages;
 	struct pair p;
 
-	open_guest(&p, "interval=20,output-cut=off,delta=on,delta-cache=2M");
+	open_guest(&p, "interval=20,output-cut=off,placement=mirror,delta=on,delta-cache=2M");
 	pages = counted(p.primary, FT_COUNTER_PAGES);
 	pair_wait_applied(&p, 40);
 	pair_check_compared(&p);
