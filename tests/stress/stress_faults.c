@@ -310,6 +310,10 @@ static void step_primary(struct world *w)
 		      "reconnect=10,connect-timeout=500,commit-timeout=2000");
 	cfg.on_loss = FT_ON_LOSS_HOLD;
 	cfg.capture = w->fault->way == WAY_LOOPBACK ? FT_CAPTURE_COW : FT_CAPTURE_COPY;
+	if (w->fault->way == WAY_LOOPBACK) {
+		cfg.placement = FT_PLACEMENT_MIRROR;
+		cfg.delta = 1;
+	}
 	cfg.identity = sim_identity(w->primary_sim);
 	cfg.peer = w->where;
 	cfg.record = w->recording[0];

@@ -15,7 +15,7 @@
  *   --secondary A=B,C=D     of the secondary alone
  *   --memory MIB            about so much in each guest of the plain part, all of it written
  *   --pattern NAME          each guest writes so
- *   --delta                 pages must have gone as differences
+ *   --delta                 pages must have gone as differences, and each to the right page: else the connection is lost
  *   --same                  pages that the secondary had must have been passed over
  *   --fabric US             over the made-up RDMA fabric, in random order, with pauses of up to so many us (implies --listen)
  *   --switches              the guests of a part must make the engine change its way of capturing, there and back
@@ -178,6 +178,8 @@ static uint64_t run_guest(struct rng *r, uint64_t epochs, uint64_t *unpins)
 	if (args.unpins)
 		*unpins += unpins_of(&p);
 	count(&p);
+	CHECK(!args.delta || !atomic_load(&p.losses), "connections were lost: %s",
+	      pair_status_text(p.primary, settings, sizeof(settings)));
 	end_in_failover(&p);
 	pair_wait(p.primary, STATE(FENCED));
 	pair_check_stopped(&p);
