@@ -351,7 +351,7 @@ static void second_applied_first(struct raw *r)
 static const struct trap {
 	const char *name, *settings, *sentence;
 	void (*say)(struct raw *r);
-	bool told;    /* to us too: a breach of a connection that was greeted.  One that is late, or turns out to be of no use, is left */
+	bool told; /* to us too: a breach of a connection that was greeted.  One that is late, or turns out to be of no use, is left */
 	uint8_t fill; /* the machine's memory */
 } traps[] = {
 	{ "another ring", QUICK "slab", "room of 1024 slots, 512 were expected", another_ring, true, 0 },
