@@ -376,6 +376,31 @@ Test(standby_slab, memory_is_the_ring_alone, .timeout = 60)
 	free(r);
 }
 
+/* A connection that ends in the middle of a long epoch leaves nothing of it. */
+Test(standby_slab, what_was_moved_is_given_back_when_the_connection_ends, .timeout = 60)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+
+	rig_open(r, 15);
+	connect_anew(r);
+	r->left = 4;
+	while (r->epoch == 1)
+		step_sender(r);
+	deliver_all(r);
+	step_apply(r);
+	for (r->left = 90; r->moved < 2 * SLOTS;) {
+		step_sender(r);
+		for (unsigned lane = 1; lane <= LANES; lane++)
+			step_lane(r, lane);
+		step_room(r);
+	}
+	cr_assert_gt(standby_memory_bytes(r->standby), SLOTS * PAGE);
+	connect_anew(r);
+	cr_assert_leq(standby_memory_bytes(r->standby), SLOTS * PAGE);
+	rig_close(r);
+	free(r);
+}
+
 /* Before there is any image, pages of a long epoch go where they belong; there is nothing that could be lost. */
 Test(standby_slab, first_epoch_needs_no_second_image, .timeout = 60)
 {
