@@ -11,9 +11,10 @@
 #include "clock.h"
 #include "session_help.h"
 
-#define HOT 80u	    /* pages that the guest writes all the time */
-#define FRESH 70u   /* behind each pause */
-#define TELLS 20000u /* of writes behind each pause, when they are told: to capture on write is much dearer than to copy */
+#define HOT 80u   /* pages that the guest writes all the time */
+#define FRESH 70u /* behind each pause */
+#define TELLS                                                                                                          \
+	20000u /* of writes behind each pause, when they are told: to capture on write is much dearer than to copy */
 #define ROUNDS 160u
 #define PAGES (HOT + FRESH * ROUNDS)
 
