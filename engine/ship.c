@@ -8,6 +8,8 @@
  *   - nothing is written to the ring (slab placement) where the secondary has not made room;
  *   - within an epoch a page is written again only in a later round, and only when the secondary has done with what told it before: a
  *     transport may put writes in place at any time (transport.h, tp_settle());
+ *   - a page that the secondary has as it is, is told nowhere; what is looked up in the table of these (same.h) is looked up in the order in which it is sent,
+ *     and sent, or the connection is lost;
  *   - commit(n) is sent after everything of n was sent, with the last number of each lane;
  *   - output of n is let out only by ack(n) (promise 1). */
 #include "primary.h"
@@ -35,9 +37,9 @@
 
 /* What ft-ship has sent of the epoch under way. */
 struct shipment {
-	uint64_t epoch; /* 0: none */
-	uint64_t round; /* of the last slab, 0: none yet */
-	uint64_t nr_data, nr_zero, side_bytes, digest;
+	uint64_t epoch;                                /* 0: none */
+	uint64_t round;                                /* of the last slab, 0: none yet */
+	uint64_t nr_data, nr_zero, side_bytes, digest; /* told */
 	uint64_t first_ns, bytes;
 };
 
@@ -318,6 +320,7 @@ static void count_plan(struct primary *p, struct shipment *sh)
 	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE;
 	stats_count(&p->s->stats, FT_COUNTER_PAGES, plan->nr_data);
 	stats_count(&p->s->stats, FT_COUNTER_ZERO_PAGES, plan->nr_zero);
+	stats_count(&p->s->stats, FT_COUNTER_SAME_PAGES, plan->nr_same);
 }
 
 /* Slots [@first, @first + @nr): digested, sent and told while they are in the processor's cache; so are they on the other side. */
@@ -327,7 +330,7 @@ static int ship_piece(struct primary *p, struct shipment *sh, const struct slab 
 	const struct slab_plan *plan = p->plan;
 	int r;
 
-	slab_plan(slab, first, nr, p->plan);
+	slab_plan(slab, first, nr, skip_table(p), p->plan);
 	r = p->uses_ring ? ship_ring(p, slab, lane, ticket, err) : ship_mirror(p, slab, lane, ticket, err);
 	if (!r)
 		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest,
@@ -521,6 +524,7 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	pthread_mutex_lock(&s->lock);
 	job->sent_ns = now;
 	job->ship_ns = now - sh->first_ns;
+	job->sent_pages = sh->nr_data;
 	job->apply_pages = apply_pages(p, sh);
 	p->sent = job->epoch;
 	p->ring_end[job->epoch % FTW_EPOCH_CREDITS_MAX] = p->ring_position;
@@ -534,6 +538,7 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	stats_phase(&s->stats, PHASE_SHIP, now - sh->first_ns);
 	stats_add(&s->stats, FT_METRIC_ZERO_PAGES, sh->nr_zero);
 	stats_add(&s->stats, FT_METRIC_BYTES, sh->bytes);
+	skip_after(p, sh->epoch);
 	return 0;
 }
 
@@ -674,6 +679,7 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	p->acked_ns = now;
 	p->acked_pages = job->apply_pages;
 	p->cost.link_pages = job->nr_pages;
+	p->cost.sent_pages = job->sent_pages;
 	p->cost.link_ns = job->ship_ns + (now - sent_ns);
 	atomic_store(&s->epoch_acked, epoch);
 	answered_locked(p);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* bench_capture.c - what the copy in the guest's pause costs, beside the limit: a plain memcpy() of the same scattered
- * pages into the same memory, page by page.  Also apply beside memcpy, and what follows the pause: slab_plan.
+ * pages into the same memory, page by page.  Also apply beside memcpy, and what follows the pause: slab_plan; and what that takes with a table of what the
+ * secondary has ("skip-same"), where nothing is the same (other) and where all is (same), beside what it takes without.
  * Each round makes a new random set of dirty pages for each measurement, and writes to each page first, as a guest
  * does; which goes first alternates.  A round gives a ratio; median and quartiles of the ratios are printed.
  *
@@ -32,6 +33,7 @@ struct machine {
 	struct slab_plan *plan;
 	struct pool *pool;
 	uint8_t *staging;
+	struct same same;
 	struct standby *standby;
 	uint8_t *image;
 	uint64_t epoch;
@@ -77,6 +79,9 @@ static void machine_open(struct machine *m)
 	for (unsigned i = 0; i < 32; i++)
 		if (!m->staging || slab_create(&m->slab[i], m->staging + i * SLAB_BYTES))
 			fail("slabs", NULL);
+	if (same_open(&m->same, guest_pages))
+		fail("table", NULL);
+	same_look_at(&m->same, true);
 	if (standby_create(&m->standby, m->regions, &sopt, &err))
 		fail("standby", &err);
 	m->image = standby_image(m->standby, &len);
@@ -86,6 +91,7 @@ static void machine_open(struct machine *m)
 static void machine_close(struct machine *m)
 {
 	standby_destroy(m->standby);
+	same_close(&m->same);
 	for (unsigned i = 0; i < 32; i++)
 		slab_destroy(m->slab[i]);
 	pool_free(m->pool, m->staging, 32 * SLAB_BYTES);
@@ -137,12 +143,12 @@ static double time_capture(struct machine *m, uint64_t nr)
 	return per_page(t, nr);
 }
 
-static double time_plan(struct machine *m, uint64_t nr)
+static double time_plan(struct machine *m, uint64_t nr, struct same *same)
 {
 	uint64_t t = now_ns();
 
 	for (unsigned i = 0; i * UINT64_C(2048) < nr; i++)
-		slab_plan(m->slab[i], 0, m->slab[i]->nr, m->plan);
+		slab_plan(m->slab[i], 0, m->slab[i]->nr, same, m->plan);
 	return per_page(t, nr);
 }
 
@@ -211,15 +217,16 @@ static double at_share(double *v, double share)
 	return v[(unsigned)((double)(rounds - 1) * share)];
 }
 
-static void report(const char *what, uint64_t nr, uint64_t run, double *ours, double *plain, double *ratio)
+static void report(const char *what, const char *beside, uint64_t nr, uint64_t run, double *ours, double *plain,
+		   double *ratio)
 {
 	const char *table =
-		"%-8s %6lu pages in runs of %-3lu %7.0f ns a page, memcpy %7.0f; ratio %.2f (quartiles %.2f to %.2f)\n";
+		"%-8s %6lu pages in runs of %-3lu %7.0f ns a page, %s %7.0f; ratio %.2f (quartiles %.2f to %.2f)\n";
 	const char *object =
-		"{\"what\": \"%s\", \"pages\": %lu, \"run\": %lu, \"ns_per_page\": %.1f, \"memcpy_ns_per_page\": %.1f, "
+		"{\"what\": \"%s\", \"pages\": %lu, \"run\": %lu, \"ns_per_page\": %.1f, \"%s_ns_per_page\": %.1f, "
 		"\"ratio\": %.3f, \"ratio_p25\": %.3f, \"ratio_p75\": %.3f}\n";
 
-	printf(json ? object : table, what, (unsigned long)nr, (unsigned long)run, at_share(ours, 0.5),
+	printf(json ? object : table, what, (unsigned long)nr, (unsigned long)run, at_share(ours, 0.5), beside,
 	       at_share(plain, 0.5), at_share(ratio, 0.5), at_share(ratio, 0.25), at_share(ratio, 0.75));
 }
 
@@ -234,14 +241,38 @@ static void bench_capture(struct machine *m, uint64_t nr, uint64_t run)
 				plain[i] = time_memcpy(m, nr);
 			} else {
 				ours[i] = time_capture(m, nr);
-				plan[i] = time_plan(m, nr);
+				plan[i] = time_plan(m, nr, NULL);
 			}
 		}
 		ratio[i] = ours[i] / plain[i];
 		share[i] = plan[i] / plain[i];
 	}
-	report("capture", nr, run, ours, plain, ratio);
-	report("plan", nr, run, plan, plain, share);
+	report("capture", "memcpy", nr, run, ours, plain, ratio);
+	report("plan", "memcpy", nr, run, plan, plain, share);
+}
+
+/* Of pages that were copied just now, past the cache. */
+static double time_fresh_plan(struct machine *m, uint64_t nr, struct same *same)
+{
+	time_capture(m, nr);
+	return time_plan(m, nr, same);
+}
+
+static void bench_same(struct machine *m, uint64_t nr, uint64_t run)
+{
+	double none[ROUNDS_MAX], other[ROUNDS_MAX], same[ROUNDS_MAX], ratio[ROUNDS_MAX], share[ROUNDS_MAX];
+
+	for (unsigned i = 0; i < rounds; i++) {
+		make_dirty(m, nr, run, m->guest);
+		none[i] = time_fresh_plan(m, nr, NULL);
+		make_dirty(m, nr, run, m->guest);
+		other[i] = time_fresh_plan(m, nr, &m->same);
+		same[i] = time_fresh_plan(m, nr, &m->same);
+		ratio[i] = other[i] / none[i];
+		share[i] = same[i] / none[i];
+	}
+	report("other", "without", nr, run, other, none, ratio);
+	report("same", "without", nr, run, same, none, share);
 }
 
 static void bench_apply(struct machine *m, uint64_t nr, uint64_t run)
@@ -261,7 +292,7 @@ static void bench_apply(struct machine *m, uint64_t nr, uint64_t run)
 		}
 		ratio[i] = ours[i] / plain[i];
 	}
-	report("apply", nr, run, ours, plain, ratio);
+	report("apply", "memcpy", nr, run, ours, plain, ratio);
 }
 
 static void arguments(int argc, char **argv)
@@ -300,6 +331,8 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < (quick ? 4u : 5u); i++) {
 		bench_capture(&m, counts[i], 1);
 		bench_capture(&m, counts[i], 8);
+		bench_same(&m, counts[i], 1);
+		bench_same(&m, counts[i], 8);
 		bench_apply(&m, counts[i], 1);
 		bench_apply(&m, counts[i], 8);
 	}
