@@ -103,7 +103,8 @@ int main(int argc, char **argv)
 		pthread_join(owner[i].thread, NULL);
 		crew_destroy(owner[i].crew);
 	}
-	printf("%" PRIu64 " runs, %" PRIu64 " parts, %" PRIu64 " of them not by the owner\n", nr_runs, nr_parts, nr_others);
+	printf("%" PRIu64 " runs, %" PRIu64 " parts, %" PRIu64 " of them not by the owner\n", nr_runs, nr_parts,
+	       nr_others);
 	CHECK(nr_others > 0, "the owners did all of it: nothing was tried");
 	return 0;
 }
