@@ -28,7 +28,8 @@ typedef _Atomic uint32_t word;
 
 struct crew {
 	/* set by create, then constant */
-	unsigned nr_threads; /* that were started */
+	unsigned nr_threads; /* besides the owner */
+	unsigned nr_started;
 	pthread_t thread[CREW_MAX - 1];
 	/* the owner's; read by who has a part */
 	void (*part)(void *work, uint32_t part);
@@ -51,9 +52,9 @@ static void futex_wait(word *w, uint32_t while_it_is)
 	syscall(SYS_futex, w, FUTEX_WAIT_PRIVATE, while_it_is, NULL, NULL, 0);
 }
 
-static void futex_wake(word *w)
+static void futex_wake(word *w, int most)
 {
-	syscall(SYS_futex, w, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+	syscall(SYS_futex, w, FUTEX_WAKE_PRIVATE, most, NULL, NULL, 0);
 }
 
 static void spin(unsigned *spins)
@@ -87,14 +88,17 @@ static bool do_part(struct crew *c)
 	c->part(c->work, at - c->first);
 	atomic_fetch_add(&c->done, 1);
 	if (atomic_load(&c->waiting))
-		futex_wake(&c->done);
+		futex_wake(&c->done, 1);
 	return true;
 }
 
+/* The owner has woken one: each wakes two more, since who wakes pays for it. */
 static void help(struct crew *c, uint32_t call)
 {
 	unsigned spins = 0;
 
+	if (c->nr_threads > 1)
+		futex_wake(&c->call, 2);
 	while (atomic_load_explicit(&c->call, memory_order_acquire) == call) {
 		if (do_part(c))
 			spins = 0;
@@ -128,8 +132,9 @@ int crew_create(struct crew **out, unsigned nr, const char *name, struct ft_erro
 	if (!c)
 		return err_set(err, -ENOMEM, "no memory for %u threads (%s)", nr, name);
 	memset(c, 0, sizeof(*c));
-	for (; !r && c->nr_threads + 1 < nr; c->nr_threads += r == 0)
-		r = thread_start(&c->thread[c->nr_threads], name, crew_main, c);
+	c->nr_threads = nr - 1;
+	for (; !r && c->nr_started < c->nr_threads; c->nr_started += r == 0)
+		r = thread_start(&c->thread[c->nr_started], name, crew_main, c);
 	if (r) {
 		crew_destroy(c);
 		return err_sys(err, r, "cannot start %u threads (%s)", nr - 1, name);
@@ -144,8 +149,8 @@ void crew_destroy(struct crew *c)
 		return;
 	atomic_store(&c->quit, true);
 	atomic_fetch_add(&c->call, 2);
-	futex_wake(&c->call);
-	for (unsigned i = 0; i < c->nr_threads; i++)
+	futex_wake(&c->call, INT_MAX);
+	for (unsigned i = 0; i < c->nr_started; i++)
 		pthread_join(c->thread[i], NULL);
 	free(c);
 }
@@ -157,7 +162,7 @@ void crew_begin(struct crew *c, void (*part)(void *work, uint32_t part), void *w
 	c->first = atomic_load_explicit(&c->ready, memory_order_relaxed);
 	atomic_fetch_add(&c->call, 1);
 	if (c->nr_threads)
-		futex_wake(&c->call);
+		futex_wake(&c->call, 1);
 }
 
 void crew_offer(struct crew *c, uint32_t nr)
