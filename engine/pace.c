@@ -280,6 +280,7 @@ int epoch_wait(struct primary *p, bool *cut)
 	p->look_ns = 0;
 	pthread_mutex_lock(&s->lock);
 	for (;;) {
+		bool full = !job_free_locked(p);
 		uint64_t until;
 
 		cfg = s->cfg;
@@ -289,13 +290,13 @@ int epoch_wait(struct primary *p, bool *cut)
 			r = -ENOTCONN;
 			break;
 		}
-		if ((wanted_locked(p) || now_ns() >= until) && job_free_locked(p)) {
+		if ((wanted_locked(p) || now_ns() >= until) && !full) {
 			early = p->cut_now;
 			if (wanted_locked(p))
 				p->end = END_OPERATOR;
 			break;
 		}
-		if (!job_free_locked(p))
+		if (full)
 			until = DEADLINE_NEVER; /* an ack frees one; the answer thread sees to it that one comes */
 		else if (!p->held && outgrown_locked(p, &cfg, &until))
 			break;
@@ -304,7 +305,9 @@ int epoch_wait(struct primary *p, bool *cut)
 				break;
 			continue;
 		}
+		p->awaiting += full;
 		r = primary_wait_locked(p, until);
+		p->awaiting -= full;
 		if (r && r != -ETIMEDOUT)
 			break;
 		r = 0;

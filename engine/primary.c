@@ -260,8 +260,10 @@ int ft_session_checkpoint(struct ft_session *s, uint32_t timeout_ms, uint64_t *e
 	*epoch = atomic_load(&s->epoch_running);
 	p->cut_now = true;
 	pthread_cond_broadcast(&s->cond);
+	p->awaiting++;
 	while (!r && p->acked < *epoch)
 		r = primary_wait_locked(p, deadline);
+	p->awaiting--;
 	pthread_mutex_unlock(&s->lock);
 	if (r == -ETIMEDOUT)
 		return err_set(err, r, "epoch %llu was not acknowledged within %u ms", (unsigned long long)*epoch,

@@ -125,6 +125,7 @@ struct primary {
 	bool lost;		    /* the connection is over */
 	struct ft_error loss_error; /* its first cause */
 	uint64_t acked, applied, sent; /* epochs of this connection */
+	uint32_t awaiting; /* threads that wait for an ack, an applied, or a room: answers wake nobody else */
 	bool side_due;	    /* ft-ship has the side stream of this round still to read */
 	struct room room;   /* of the ring; no slots: not told yet */
 	uint64_t ring_end[FTW_EPOCH_CREDITS_MAX]; /* by epoch, of those sent and not applied: behind its last position */

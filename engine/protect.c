@@ -167,8 +167,10 @@ static int wait_first_ack(struct primary *p)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (p->acked < 1 && !r)
 		r = primary_wait_locked(p, DEADLINE_NEVER);
+	p->awaiting--;
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }

@@ -69,8 +69,10 @@ static int wait_credit(struct primary *p, uint64_t epoch)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (!r && epoch > p->applied + p->epoch_credits)
 		r = p->lost ? -ENOTCONN : cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	p->awaiting--;
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }
@@ -190,6 +192,7 @@ static int wait_room(struct primary *p, uint32_t nr, struct ft_error *err)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (!p->lost && p->ring_position + nr > p->room.freed + p->room.slots && r == 0) {
 		r = cond_wait_until(&s->cond, &s->lock, deadline);
 		if (r == -ETIMEDOUT && p->applied < p->acked) {
@@ -197,6 +200,7 @@ static int wait_room(struct primary *p, uint32_t nr, struct ft_error *err)
 			r = 0;
 		}
 	}
+	p->awaiting--;
 	if (p->lost)
 		r = -ENOTCONN;
 	pthread_mutex_unlock(&s->lock);
@@ -406,8 +410,10 @@ static int wait_acked(struct primary *p, uint64_t epoch)
 	int r = 0;
 
 	pthread_mutex_lock(&s->lock);
+	p->awaiting++;
 	while (!r && p->acked < epoch)
 		r = p->lost ? -ENOTCONN : cond_wait_until(&s->cond, &s->lock, DEADLINE_NEVER);
+	p->awaiting--;
 	pthread_mutex_unlock(&s->lock);
 	return r;
 }
@@ -633,6 +639,13 @@ static struct epoch_job *job_of_locked(struct primary *p, uint64_t epoch)
 	return NULL;
 }
 
+/* Most answers are waited for by nobody: an idle guest's epochs need not wake ft-epoch three times each. */
+static void answered_locked(struct primary *p)
+{
+	if (p->awaiting)
+		pthread_cond_broadcast(&p->s->cond);
+}
+
 static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
@@ -659,7 +672,7 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	p->cost.link_pages = job->nr_pages;
 	p->cost.link_ns = job->ship_ns + (now - sent_ns);
 	atomic_store(&s->epoch_acked, epoch);
-	pthread_cond_broadcast(&s->cond);
+	answered_locked(p);
 	pthread_mutex_unlock(&s->lock);
 	stats_count(&s->stats, FT_COUNTER_EPOCHS, 1);
 	stats_add(&s->stats, FT_METRIC_ACK, now - sent_ns);
@@ -712,7 +725,7 @@ static int on_room(struct primary *p, struct cursor *body, struct ft_error *err)
 		if (!p->room.slots) /* ft-ship reads it without the lock from then on */
 			p->room.slots = room.slots;
 		raise_freed_locked(p, room.freed);
-		pthread_cond_broadcast(&s->cond);
+		answered_locked(p);
 	}
 	pthread_mutex_unlock(&s->lock);
 	return r;
@@ -731,7 +744,7 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 		raise_freed_locked(p, p->ring_end[epoch % FTW_EPOCH_CREDITS_MAX]);
 		p->cost.apply_ns = took;
 		atomic_store(&s->epoch_applied, epoch);
-		pthread_cond_broadcast(&s->cond);
+		answered_locked(p);
 	}
 	pthread_mutex_unlock(&s->lock);
 	if (epoch != applied + 1 || epoch > atomic_load(&s->epoch_acked))

@@ -15,7 +15,8 @@
  * pause are left out.
  *
  *   --quick   few and small ones     --json   one object a line     --help
- *   --threads N   2     --only pause, ship, size or threads */
+ *   --only pause, ship, size or threads     --ship   only ship     --threads N   2
+ *   --primary, --secondary NAME=VALUE,...   settings of that side */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <getopt.h>
@@ -31,6 +32,7 @@
 #include "bitmap.h"
 #include "check.h"
 #include "clock.h"
+#include "pair.h"
 #include "region.h"
 #include "session.h"
 #include "sim.h"
@@ -41,7 +43,7 @@
 #define WARM_UP_EPOCHS 8u
 
 static bool json, quick;
-static const char *only;
+static const char *only, *primary_settings, *secondary_settings;
 static unsigned many_threads = 2, copy_threads = 1; /* for `threads`; in use now */
 
 /* ---- what the VMM sees of an epoch ---- */
@@ -218,6 +220,7 @@ static void open_secondary(struct rig *g, const struct sim_config *sim, char *ad
 	cfg.identity = sim_identity(g->secondary_sim);
 	set(&cfg, "heartbeat-misses", 100);
 	set(&cfg, "apply-threads", copy_threads);
+	pair_settings(&cfg, secondary_settings);
 	CHECK_OK(ft_session_open(&g->secondary, &cfg, sim_ops(), g->secondary_sim, &err), err);
 	CHECK_OK(sim_attach(g->secondary_sim, g->secondary, &err), err);
 	CHECK_OK(ft_session_start(g->secondary, &err), err);
@@ -240,6 +243,7 @@ static void open_primary(struct rig *g, const struct sim_config *sim, uint64_t p
 	set(&cfg, "interval", interval_of(pages));
 	set(&cfg, "capture-threads", copy_threads);
 	set(&cfg, "staging-bytes", staging > 64u << 20 ? staging : 64u << 20);
+	pair_settings(&cfg, primary_settings);
 	CHECK_OK(ft_session_open(&g->primary, &cfg, &ops, g->primary_sim, &err), err);
 	CHECK_OK(sim_attach(g->primary_sim, g->primary, &err), err);
 	CHECK_OK(sim_start(g->primary_sim, &err), err);
@@ -703,21 +707,30 @@ static bool is_wanted(const char *part)
 
 static void arguments(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "quick", no_argument, NULL, 'q' },      { "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },       { "threads", required_argument, NULL, 't' },
-		{ "only", required_argument, NULL, 'o' }, { 0 }
-	};
+	static const struct option options[] = { { "quick", no_argument, NULL, 'q' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "ship", no_argument, NULL, 'l' },
+						 { "primary", required_argument, NULL, 'p' },
+						 { "secondary", required_argument, NULL, 's' },
+						 { "threads", required_argument, NULL, 't' },
+						 { "only", required_argument, NULL, 'o' },
+						 { "help", no_argument, NULL, 'h' },
+						 { 0 } };
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		quick |= c == 'q';
 		json |= c == 'j';
 		many_threads = c == 't' ? (unsigned)atoi(optarg) : many_threads;
-		only = c == 'o' ? optarg : only;
+		only = c == 'o' ? optarg : c == 'l' ? "ship" : only;
+		if (c == 'p')
+			primary_settings = optarg;
+		if (c == 's')
+			secondary_settings = optarg;
 		if (c == 'h' || c == '?') {
 			fprintf(c == 'h' ? stdout : stderr,
-				"usage: bench_pause [--quick] [--json] [--threads N] [--only PART]\n");
+				"usage: bench_pause [--quick] [--json] [--only PART] [--ship] [--threads N] "
+				"[--primary NAME=VALUE,...] [--secondary NAME=VALUE,...]\n");
 			exit(c != 'h');
 		}
 	}
