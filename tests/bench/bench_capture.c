@@ -6,7 +6,7 @@
  * does; which goes first alternates.  A round gives a ratio; median and quartiles of the ratios are printed.
  *
  *   --quick   fewer rounds, up to 10,000 pages of 256 MiB     --json   machine-readable     --help
- *   --threads N   2     --only capture, apply, threads or huge */
+ *   --threads N   2     --only capture, apply, threads or huge     --pages N   only that many */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +25,7 @@
 
 static uint64_t guest_pages = 1 << 18; /* 1 GiB */
 static unsigned rounds = 41, threads = 2;
+static uint64_t only_pages;
 static const char *only;
 static bool json, quick;
 
@@ -359,9 +360,10 @@ static void arguments(int argc, char **argv)
 		json |= c == 'j';
 		threads = c == 't' ? (unsigned)atoi(optarg) : threads;
 		only = c == 'o' ? optarg : only;
+		only_pages = c == 'p' ? strtoull(optarg, NULL, 10) : only_pages;
 		if (c == 'h' || c == '?') {
 			fprintf(c == 'h' ? stdout : stderr,
-				"usage: bench_capture [--quick] [--json] [--threads N] [--only PART]\n");
+				"usage: bench_capture [--quick] [--json] [--threads N] [--only PART] [--pages N]\n");
 			exit(c != 'h');
 		}
 	}
@@ -371,9 +373,9 @@ static void arguments(int argc, char **argv)
 	}
 }
 
-static bool is_wanted(const char *part)
+static bool is_wanted(const char *part, uint64_t pages)
 {
-	return !only || strcmp(only, part) == 0;
+	return (!only || strcmp(only, part) == 0) && (!only_pages || only_pages == pages);
 }
 
 int main(int argc, char **argv)
@@ -398,7 +400,7 @@ int main(int argc, char **argv)
 	memset(m.guest, 1, guest_pages * PAGE);
 	for (unsigned i = 0; i < (quick ? 4u : 5u); i++)
 		for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++)
-			for (uint64_t run = 1; run <= 8 && is_wanted(parts[p].name); run += 7)
+			for (uint64_t run = 1; run <= 8 && is_wanted(parts[p].name, counts[i]); run += 7)
 				parts[p].run(&m, counts[i], run);
 	machine_close(&m);
 	return 0;
