@@ -348,11 +348,13 @@ static void bench_huge(struct machine *m, uint64_t nr, uint64_t run)
 
 static void arguments(int argc, char **argv)
 {
-	static const struct option options[] = {
-		{ "quick", no_argument, NULL, 'q' },      { "json", no_argument, NULL, 'j' },
-		{ "help", no_argument, NULL, 'h' },       { "threads", required_argument, NULL, 't' },
-		{ "only", required_argument, NULL, 'o' }, { 0 }
-	};
+	static const struct option options[] = { { "quick", no_argument, NULL, 'q' },
+						 { "json", no_argument, NULL, 'j' },
+						 { "help", no_argument, NULL, 'h' },
+						 { "threads", required_argument, NULL, 't' },
+						 { "only", required_argument, NULL, 'o' },
+						 { "pages", required_argument, NULL, 'p' },
+						 { 0 } };
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
