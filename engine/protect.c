@@ -16,6 +16,7 @@
 #include "thread.h"
 
 #define SUSPECT_RETRY_MS 50 /* a secondary that is still there is found again before output was held for long */
+#define LAST_ASK_MS 100     /* before output goes free */
 #define OVERSLEPT_MS                                                                                                   \
 	250 /* an attempt ends in time, and SUSPECT_RETRY_MS lie between two: later than that is a process that was stopped */
 #define DROP_WAIT_MAX_MS 60000
@@ -450,6 +451,19 @@ static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 	idle(p, until);
 }
 
+/* In SUSPECT the secondary has the checkpoint to go on from, and would give it up for the full sync of a primary that is back: one whose machine
+ * has ended must not ask for that.  But before output goes free the secondary is asked in any case whether it runs the machine. */
+static int ready(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+
+	if (!s->ops.ready || session_state(s) != FT_STATE_SUSPECT)
+		return 0;
+	if (cfg->on_loss == FT_ON_LOSS_CONTINUE && now_ns() + LAST_ASK_MS * NS_PER_MS >= p->suspect_until_ns)
+		return 0;
+	return s->ops.ready(s->user, err);
+}
+
 static void attempt(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -460,7 +474,9 @@ static void attempt(struct primary *p)
 
 	session_config(s, &cfg);
 	promoting = p->peer_promotes;
-	r = handshake(p, attempt_deadline(p, &cfg), &err);
+	r = ready(p, &cfg, &err);
+	if (!r)
+		r = handshake(p, attempt_deadline(p, &cfg), &err);
 	if (promoting && !p->peer_promotes)
 		p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (r == -EOWNERDEAD) {

@@ -126,6 +126,26 @@ Test(failover, guest_that_does_not_start)
 	load_or_start_fails(SIM_OP_ACTIVATE, "starting the guest");
 }
 
+/* A full sync is not to be asked for by a primary that has nothing to send: the standby would give up its image for it. */
+Test(failover, of_a_machine_that_ended_at_the_primary)
+{
+	struct ft_status st;
+	struct pair p;
+
+	open_pair(&p, "on-loss=hold", NULL);
+	pair_wait_protected(&p);
+	sim_fail_op(p.primary_sim, SIM_OP_READY, 1, UINT64_MAX);
+	sim_fail_op(p.primary_sim, SIM_OP_PAUSE, 1, UINT64_MAX);
+	pair_wait(p.primary, STATE(SUSPECT));
+	pair_check_unprotected(&p, "ready was made to fail");
+	sleep_ms(300);
+	ft_session_status(p.secondary, &st);
+	cr_assert_eq(st.state, FT_STATE_STANDBY_SUSPECT, "%s: %s", ft_state_name(st.state), st.reason);
+	sim_stop(p.primary_sim);
+	failover(&p, 0, FT_FAILOVER_DONE, 0, NULL);
+	pair_close(&p);
+}
+
 static void *force(void *pair)
 {
 	struct pair *p = pair;

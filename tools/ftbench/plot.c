@@ -25,7 +25,7 @@ static const struct {
 	enum figure f;
 } pictures[NR_PICTURES] = {
 	[SLOWDOWN] = { "slowdown", "Slow-down of the guest", "checkpoint interval, ms",
-		       "work not done, % of the guest alone", "set yrange [0:*]", FIG_SLOWDOWN },
+		       "work not done, % of the guest alone", "set yrange [*<0:1<*]", FIG_SLOWDOWN },
 	[DELAY] = { "delay", "Output delay (median)", "checkpoint interval, ms",
 		    "sent by the guest to seen by the client, ms", "set logscale y", FIG_DELAY_P50 },
 	[PAUSE] = { "pause", "Pause (median)", "dirty pages of an epoch", "us", "set logscale y", FIG_PAUSE_P50 },

@@ -207,6 +207,11 @@ struct ft_vmm_ops {
 	 * writes that it does not see (DMA of a device passed through) leaves this op out.  A pause must not end between such a call
 	 * and its write.  Not @on: with the guest running; when it returns nobody is inside of ft_session_write_begin() for this session.  Bounded. */
 	int (*write_hook)(void *user, bool on, struct ft_error *err);
+
+	/* [epoch] Optional, primary.  Can the machine be paused and asked at all?  Called in SUSPECT before each attempt to reach the secondary, with
+	 * the guest running; negative: no attempt is made until output is about to go free, and status says why.  A secondary that takes a
+	 * primary back gives up the last checkpoint for a full sync: a primary whose machine has ended must not ask for that.  Quick. */
+	int (*ready)(void *user, struct ft_error *err);
 };
 
 /* ---- configuration ----------------------------------------------------------------------------- */
@@ -300,7 +305,7 @@ struct ft_config {
 	uint32_t send_ahead;	     /* how often in an epoch its dirty pages are sent while it runs; 0: never */
 	enum ft_placement placement; /* primary; the secondary takes either */
 	uint32_t epochs_in_flight;   /* shipped and not yet applied, with slab placement; the smaller of both sides' */
-	uint64_t ring_bytes;	     /* secondary; of slab placement, whole pages */
+	uint64_t ring_bytes;	     /* secondary; of slab placement, whole pages; no more than twice the machine's memory is used */
 	uint32_t capture_threads;    /* primary; that copy pages in the pause, ft-epoch counted */
 	uint32_t apply_threads;	     /* secondary; that copy a committed epoch into the machine's memory, ft-apply counted */
 };

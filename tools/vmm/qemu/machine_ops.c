@@ -24,6 +24,16 @@
 
 /* ---- ops: primary ------------------------------------------------------------------------------- */
 
+/* One that has ended is known by its socket first, by its process a moment later. */
+static int ready(void *user, struct ft_error *err)
+{
+	struct machine *m = user;
+
+	if (qmp_pump(m->qmp) || !machine_is_alive(m))
+		return fail(err, -EPIPE, "QEMU has ended, or closed its socket: there is nothing to protect");
+	return 0;
+}
+
 static int track_start(void *user, struct ft_error *err)
 {
 	struct machine *m = user;
@@ -349,7 +359,7 @@ static void on_event(void *user, const struct ft_event *event)
 	.collect_present = collect_present, .collect_dirty = collect_dirty, .estimate_dirty = estimate_dirty,          \
 	.pause = pause_guest, .save_state = save_state, .resume = resume_guest, .output_cut = output_cut,              \
 	.output_release = output_release, .output_drop = output_drop, .check_identity = check_identity,                \
-	.load_state = load_state, .activate = activate, .on_event = on_event, .guest_hold = guest_hold
+	.load_state = load_state, .activate = activate, .on_event = on_event, .guest_hold = guest_hold, .ready = ready
 
 const struct ft_vmm_ops *machine_ops(const struct machine *m)
 {

@@ -46,6 +46,11 @@ static int drop_run(void *user, uint64_t first, uint64_t nr)
 	return 0;
 }
 
+static int op_ready(void *user, struct ft_error *err)
+{
+	return sim_op_enter(user, SIM_OP_READY, err);
+}
+
 static int op_track_start(void *user, struct ft_error *err)
 {
 	struct sim *s = user;
@@ -390,7 +395,7 @@ static void op_on_event(void *user, const struct ft_event *event)
 	.collect_present = op_collect_present, .collect_dirty = op_collect_dirty, .estimate_dirty = op_estimate_dirty, \
 	.pause = op_pause, .save_state = op_save_state, .resume = op_resume, .output_cut = op_output_cut,              \
 	.output_release = op_output_release, .output_drop = op_output_drop, .load_state = op_load_state,               \
-	.activate = op_activate, .on_event = op_on_event, .write_hook = op_write_hook
+	.activate = op_activate, .on_event = op_on_event, .write_hook = op_write_hook, .ready = op_ready
 
 static const struct ft_vmm_ops ops = { OPS };
 static const struct ft_vmm_ops ops_with_side = {

@@ -62,12 +62,19 @@ int sim_pattern_of(const char *name, enum sim_pattern *out)
 }
 
 static const char *const op_names[SIM_OP_COUNT] = {
-	[SIM_OP_TRACK_START] = "track-start",     [SIM_OP_COLLECT_PRESENT] = "collect-present",
-	[SIM_OP_COLLECT_DIRTY] = "collect-dirty", [SIM_OP_PAUSE] = "pause",
-	[SIM_OP_SAVE_STATE] = "save-state",       [SIM_OP_RESUME] = "resume",
-	[SIM_OP_LOAD_STATE] = "load-state",       [SIM_OP_ACTIVATE] = "activate",
-	[SIM_OP_SIDE_READ] = "side-read",         [SIM_OP_SIDE_BEGIN] = "side-begin",
-	[SIM_OP_SIDE_WRITE] = "side-write",       [SIM_OP_SIDE_COMMIT] = "side-commit",
+	[SIM_OP_TRACK_START] = "track-start",
+	[SIM_OP_COLLECT_PRESENT] = "collect-present",
+	[SIM_OP_COLLECT_DIRTY] = "collect-dirty",
+	[SIM_OP_PAUSE] = "pause",
+	[SIM_OP_SAVE_STATE] = "save-state",
+	[SIM_OP_RESUME] = "resume",
+	[SIM_OP_LOAD_STATE] = "load-state",
+	[SIM_OP_ACTIVATE] = "activate",
+	[SIM_OP_SIDE_READ] = "side-read",
+	[SIM_OP_SIDE_BEGIN] = "side-begin",
+	[SIM_OP_SIDE_WRITE] = "side-write",
+	[SIM_OP_SIDE_COMMIT] = "side-commit",
+	[SIM_OP_READY] = "ready",
 };
 
 const char *sim_op_name(enum sim_op op)

@@ -99,7 +99,8 @@ FT_MUST int sim_wait_steps(struct sim *s, uint64_t more, uint32_t timeout_ms);
 /* -- faults on demand -- */
 enum sim_op {
 	SIM_OP_TRACK_START = 0, SIM_OP_COLLECT_PRESENT, SIM_OP_COLLECT_DIRTY, SIM_OP_PAUSE, SIM_OP_SAVE_STATE,
-	SIM_OP_RESUME, SIM_OP_LOAD_STATE, SIM_OP_ACTIVATE, SIM_OP_SIDE_READ, SIM_OP_SIDE_BEGIN, SIM_OP_SIDE_WRITE, SIM_OP_SIDE_COMMIT, SIM_OP_COUNT
+	SIM_OP_RESUME, SIM_OP_LOAD_STATE, SIM_OP_ACTIVATE, SIM_OP_SIDE_READ, SIM_OP_SIDE_BEGIN, SIM_OP_SIDE_WRITE, SIM_OP_SIDE_COMMIT,
+	SIM_OP_READY, SIM_OP_COUNT
 };
 const char *sim_op_name(enum sim_op op);
 uint64_t sim_op_calls(struct sim *s, enum sim_op op);
