@@ -15,7 +15,7 @@
  * pause are left out.
  *
  *   --quick   few and small ones     --json   one object a line     --help
- *   --only pause, ship, size or threads     --ship   only ship     --threads N   2
+ *   --only pause, ship, size or threads     --ship   only ship     --threads N   2     --pages N   of `threads`: only that many
  *   --primary, --secondary NAME=VALUE,...   settings of that side */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -44,6 +44,7 @@
 
 static bool json, quick;
 static const char *only, *primary_settings, *secondary_settings;
+static uint64_t only_pages;
 static unsigned many_threads = 2, copy_threads = 1; /* for `threads`; in use now */
 
 /* ---- what the VMM sees of an epoch ---- */
@@ -714,6 +715,7 @@ static void arguments(int argc, char **argv)
 						 { "secondary", required_argument, NULL, 's' },
 						 { "threads", required_argument, NULL, 't' },
 						 { "only", required_argument, NULL, 'o' },
+						 { "pages", required_argument, NULL, 'n' },
 						 { "help", no_argument, NULL, 'h' },
 						 { 0 } };
 	int c;
@@ -722,6 +724,7 @@ static void arguments(int argc, char **argv)
 		quick |= c == 'q';
 		json |= c == 'j';
 		many_threads = c == 't' ? (unsigned)atoi(optarg) : many_threads;
+		only_pages = c == 'n' ? strtoull(optarg, NULL, 10) : only_pages;
 		only = c == 'o' ? optarg : c == 'l' ? "ship" : only;
 		if (c == 'p')
 			primary_settings = optarg;
@@ -729,7 +732,8 @@ static void arguments(int argc, char **argv)
 			secondary_settings = optarg;
 		if (c == 'h' || c == '?') {
 			fprintf(c == 'h' ? stdout : stderr,
-				"usage: bench_pause [--quick] [--json] [--only PART] [--ship] [--threads N] "
+				"usage: bench_pause [--quick] [--json] [--only PART] [--ship] [--threads N] [--pages "
+				"N] "
 				"[--primary NAME=VALUE,...] [--secondary NAME=VALUE,...]\n");
 			exit(c != 'h');
 		}
@@ -750,6 +754,13 @@ int main(int argc, char **argv)
 	for (int layout = GIB; layout >= SPREAD && is_wanted("size"); layout--)
 		bench_size(gib, quick ? 2 : 3, 2000, (enum layout)layout, quick ? 1 : 5, quick ? 8 : 30);
 	for (unsigned i = 1; i < (quick ? 2u : 5u) && is_wanted("threads"); i++)
-		bench_threads(pages[i], quick ? 1 : 6, quick ? 8 : 30);
+		if (!only_pages || only_pages == pages[i])
+			bench_threads(pages[i],
+				      quick              ? 1
+				      : pages[i] < 10000 ? 6
+							 : 3,
+				      quick              ? 8
+				      : pages[i] < 10000 ? 40
+							 : 16);
 	return 0;
 }
