@@ -68,24 +68,38 @@ static bool extend(struct page_run *runs, uint32_t *nr_runs, uint64_t page)
 	return true;
 }
 
-void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct slab_plan *out)
+static void plan_zero(struct slab_plan *out, uint64_t number)
+{
+	out->nr_zero++;
+	out->zero_digest += digest_zero(number);
+	extend(out->zero, &out->nr_zero_runs, number);
+}
+
+static void plan_data(struct slab_plan *out, uint64_t number, const uint8_t *page, uint32_t slot)
+{
+	out->nr_data++;
+	out->data_digest += digest_page(page, number);
+	if (extend(out->data, &out->nr_data_runs, number))
+		out->data_slot[out->nr_data_runs - 1] = slot;
+}
+
+void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct same *same, struct slab_plan *out)
 {
 	assert(first + nr <= s->nr);
-	out->nr_data = out->nr_zero = out->nr_data_runs = out->nr_zero_runs = 0;
+	out->nr_data = out->nr_zero = out->nr_same = out->nr_data_runs = out->nr_zero_runs = 0;
 	out->data_digest = out->zero_digest = 0;
 	for (uint32_t slot = first; slot < first + nr; slot++) {
 		const uint8_t *page = s->memory + (size_t)slot * FT_PAGE_SIZE;
+		bool zero = page_is_zero(page);
 
 		assert(slot == 0 || s->page[slot] > s->page[slot - 1]);
-		if (page_is_zero(page)) {
-			out->nr_zero++;
-			out->zero_digest += digest_zero(s->page[slot]);
-			extend(out->zero, &out->nr_zero_runs, s->page[slot]);
-			continue;
-		}
-		out->nr_data++;
-		out->data_digest += digest_page(page, s->page[slot]);
-		if (extend(out->data, &out->nr_data_runs, s->page[slot]))
-			out->data_slot[out->nr_data_runs - 1] = slot;
+		if (same && slot + SAME_AHEAD < first + nr)
+			same_prefetch(same, s->page[slot + SAME_AHEAD]);
+		if (same && same_is(same, s->page[slot], page, zero))
+			out->nr_same++;
+		else if (zero)
+			plan_zero(out, s->page[slot]);
+		else
+			plan_data(out, s->page[slot], page, slot);
 	}
 }

@@ -11,6 +11,7 @@
 #include "copy.h"
 #include "record.h"
 #include "region.h"
+#include "same.h"
 
 #define SLAB_PAGES FTW_NOTIFY_PAGES_MAX
 
@@ -37,16 +38,17 @@ uint32_t capture_fill(struct slab *s, const struct region_table *regions, const 
 /* capture_add - the same, but the pages are in @s only after copier_end(): maybe several threads copy them, also beside those of the next slab. */
 uint32_t capture_add(struct copier *c, struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at);
 
-/* What is to be sent of a part of a slab: runs of data pages and runs of zero pages. */
+/* What is to be sent of a part of a slab: runs of data pages and runs of zero pages; of those that are the same there, nothing. */
 struct slab_plan {
-	uint32_t nr_data, nr_zero;	     /* pages */
+	uint32_t nr_data, nr_zero, nr_same;  /* pages */
 	uint32_t nr_data_runs, nr_zero_runs;
 	struct page_run data[SLAB_PAGES];    /* neighbouring page numbers; also neighbours in the slab's memory */
 	uint32_t data_slot[SLAB_PAGES];	     /* slab slot of a data run's first page */
 	struct page_run zero[SLAB_PAGES];
 	uint64_t data_digest, zero_digest;
 };
-/* slab_plan - of slots [@first, @first + @nr): find zero pages, make runs, compute digests.  Outside the pause. */
-void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct slab_plan *out);
+/* slab_plan - of slots [@first, @first + @nr): find zero pages and those that @same has as they are, make runs, compute digests.  Outside the pause.
+ * What is in a run is in @same from then on: it must be sent, or @same be forgotten.  @same NULL: all is sent. */
+void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct same *same, struct slab_plan *out);
 
 #endif

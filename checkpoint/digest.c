@@ -8,7 +8,7 @@
 
 #include <xxhash.h>
 #ifdef __x86_64__
-#include <xxh_x86dispatch.h> /* renames XXH3_64bits_withSeed */
+#include <xxh_x86dispatch.h> /* renames XXH3_64bits_withSeed, XXH3_128bits_withSecret */
 #endif
 #include <ft/ft.h>
 #include "wire.h"
@@ -33,6 +33,13 @@ uint64_t digest_state(const void *buf, size_t len)
 uint64_t digest_side(const void *buf, size_t len, uint64_t offset)
 {
 	return XXH3_64bits_withSeed(buf, len, offset);
+}
+
+struct digest128 digest_secret(const void *page, const uint8_t secret[DIGEST_SECRET_BYTES])
+{
+	XXH128_hash_t h = XXH3_128bits_withSecret(page, FT_PAGE_SIZE, secret, DIGEST_SECRET_BYTES);
+
+	return (struct digest128){ .low = h.low64, .high = h.high64 };
 }
 
 #define WORDS (FT_PAGE_SIZE / 8)

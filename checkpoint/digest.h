@@ -17,6 +17,13 @@ uint64_t digest_zero(uint64_t number);
 uint64_t digest_state(const void *buf, size_t len);
 uint64_t digest_side(const void *buf, size_t len, uint64_t offset);
 
+/* digest_secret - of a page with a secret of the caller's: XXH3's 128 bits.  Not part of the protocol: what the primary knows a page again by (same.h). */
+#define DIGEST_SECRET_BYTES 192
+struct digest128 {
+	uint64_t low, high;
+};
+struct digest128 digest_secret(const void *page, const uint8_t secret[DIGEST_SECRET_BYTES]);
+
 /* page_is_zero - all 4096 octets are 0.  Looks at the ends and the middle first: a used page costs some ns. */
 int page_is_zero(const void *page);
 

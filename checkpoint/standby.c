@@ -203,6 +203,7 @@ void standby_connect(struct standby *s, uint32_t lanes, uint32_t slab_epochs)
 		ring_reset(&s->ring);
 	}
 	memset(s->seq, 0, sizeof(s->seq));
+	memset(s->ended, 0, sizeof(s->ended));
 	memset(s->lane_end, 0, sizeof(s->lane_end));
 	s->broken = s->making_room = false;
 	standby_check(s);
@@ -476,6 +477,21 @@ static int take_side(struct standby *s, struct incoming *in, const struct record
 	return 0;
 }
 
+/* On each lane all of an epoch stands before all of the next one: no record that @c names may be of an epoch behind it. */
+static int check_later(struct standby *s, const struct record_head *head, const struct commit *c, struct ft_error *err)
+{
+	for (uint64_t epoch = head->epoch + 1; epoch <= s->applied + s->window; epoch++) {
+		const struct incoming *later = standby_box(s, epoch);
+
+		for (uint32_t lane = 1; lane <= c->lanes; lane++)
+			if (later->lanes >> lane & 1 && ahead(later->first[lane], c->seq[lane - 1]) <= 0)
+				return refuse(err, -EPROTO, head,
+					      "lane %u ends with record %u, and record %u is of epoch %" PRIu64, lane,
+					      c->seq[lane - 1], later->first[lane], epoch);
+	}
+	return 0;
+}
+
 static int take_commit(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
 		       struct ft_error *err)
 {
@@ -488,10 +504,21 @@ static int take_commit(struct standby *s, struct incoming *in, const struct reco
 		return refuse(err, -EPROTO, head, "it came before");
 	if (c.lanes != s->lanes)
 		return refuse(err, -EPROTO, head, "%u data lanes, %u were agreed", c.lanes, s->lanes);
-	for (uint32_t lane = 1; lane <= c.lanes; lane++)
+	if (head->epoch > s->committed + 1 && !standby_box(s, head->epoch - 1)->commit_pending)
+		return refuse(err, -EPROTO, head, "the commit of epoch %" PRIu64 " was expected", head->epoch - 1);
+	for (uint32_t lane = 1; lane <= c.lanes; lane++) {
 		if (in->lanes >> lane & 1 && ahead(in->last[lane], c.seq[lane - 1]) > 0)
 			return refuse(err, -EPROTO, head, "lane %u ends with record %u, record %u came already", lane,
 				      c.seq[lane - 1], in->last[lane]);
+		if (ahead(s->ended[lane], c.seq[lane - 1]) > 0)
+			return refuse(err, -EPROTO, head,
+				      "lane %u ends with record %u, in the epoch before it ended with %u", lane,
+				      c.seq[lane - 1], s->ended[lane]);
+	}
+	rc = check_later(s, head, &c, err);
+	if (rc)
+		return rc;
+	memcpy(&s->ended[1], c.seq, c.lanes * sizeof(c.seq[0]));
 	in->commit = c;
 	in->commit_pending = true;
 	return 0;
@@ -605,7 +632,24 @@ static int check_lane(const struct standby *s, const struct kind *kind, uint32_t
 	return 0;
 }
 
-/* S4, and that an epoch ends with its commit. */
+/* The other epochs under way: their records do not stand behind one of this epoch, nor before. */
+static int check_order(struct standby *s, uint32_t lane, const struct record_head *head, struct ft_error *err)
+{
+	for (uint64_t epoch = s->committed + 1; epoch <= s->applied + s->window; epoch++) {
+		const struct incoming *other = standby_box(s, epoch);
+
+		if (epoch < head->epoch && other->commit_pending && ahead(head->seq, other->commit.seq[lane - 1]) <= 0)
+			return refuse(err, -EPROTO, head,
+				      "record %u on lane %u, which the commit of epoch %" PRIu64 " names as its own",
+				      head->seq, lane, epoch);
+		if (epoch > head->epoch && other->lanes >> lane & 1)
+			return refuse(err, -EPROTO, head, "it stands behind a record of epoch %" PRIu64 " on lane %u",
+				      epoch, lane);
+	}
+	return 0;
+}
+
+/* S4, that an epoch ends with its commit, and the order of epochs on a lane. */
 static int check_epoch(struct standby *s, uint32_t lane, const struct record_head *head, struct ft_error *err)
 {
 	uint64_t next = s->committed + 1;
@@ -624,7 +668,7 @@ static int check_epoch(struct standby *s, uint32_t lane, const struct record_hea
 	if (in->commit_pending && lane && ahead(head->seq, in->commit.seq[lane - 1]) > 0)
 		return refuse(err, -EPROTO, head, "record %u on lane %u is behind the commit, which says %u", head->seq,
 			      lane, in->commit.seq[lane - 1]);
-	return 0;
+	return lane ? check_order(s, lane, head, err) : 0;
 }
 
 static struct incoming *begin_epoch(struct standby *s, uint64_t epoch)
@@ -664,6 +708,8 @@ static int take(struct standby *s, const struct kind *kind, uint32_t lane, const
 		return rc;
 	s->seq[lane] = head->seq;
 	if (in) {
+		if (!(in->lanes >> lane & 1))
+			in->first[lane] = head->seq;
 		in->last[lane] = head->seq;
 		in->lanes |= 1u << lane;
 	}

@@ -24,8 +24,8 @@ struct incoming {
 	uint64_t nr_data, nr_zero; /* pages told, repeats counted */
 	uint64_t digest;           /* sum of the records' */
 	struct device *device;
-	uint32_t lanes;		    /* bits: a record came on it; its number: */
-	uint32_t last[FTW_LANES_MAX + 1];
+	uint32_t lanes;		    /* bits: a record came on it; the numbers of its first and last: */
+	uint32_t first[FTW_LANES_MAX + 1], last[FTW_LANES_MAX + 1];
 	uint64_t side_bytes; /* of the side stream that came; its octets are not kept */
 	bool commit_pending, whole;
 	struct commit commit;
@@ -52,6 +52,7 @@ struct standby {
 	bool slab;
 	uint32_t window;                 /* epochs that may be under way beyond the last applied one */
 	uint32_t seq[FTW_LANES_MAX + 1]; /* last record of each lane */
+	uint32_t ended[FTW_LANES_MAX + 1]; /* what the last commit says of each lane */
 	uint64_t lane_end[FTW_LANES_MAX + 1]; /* behind the last position told on it */
 	bool broken;                     /* a record was refused */
 

@@ -214,6 +214,7 @@ static int run_status(struct call *call)
 		put_text(d, "epoch_end", s.epoch_end);
 		put_u64(d, "watermark_pages", s.watermark_pages);
 		put_text(d, "capture", s.capture);
+		put_text(d, "skip_same", s.skip_same);
 	}
 	if (*s.rdma_device)
 		json_object_set_new(d, "rdma", describe_rdma(&s));

@@ -310,6 +310,8 @@ int epoch_run(struct primary *p)
 
 /* ---- full sync ---- */
 
+#define SYNC_EPOCH 1 /* also when its last pause is over and the next epoch runs */
+
 static void send_progress(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -320,8 +322,8 @@ static void send_progress(struct primary *p)
 	};
 
 	/* informational: a failure shows itself in what follows */
-	(void)!link_send_progress(p->link, p->next_epoch, &sp, deadline_in_ms(1000), NULL);
-	session_tell(s, FT_EVENT_SYNC, p->next_epoch);
+	(void)!link_send_progress(p->link, SYNC_EPOCH, &sp, deadline_in_ms(1000), NULL);
+	session_tell(s, FT_EVENT_SYNC, SYNC_EPOCH);
 }
 
 /* The side stream of a round is read and sent by ft-ship: @bytes, as much as there was when the round began, or all that there is if it is less.

@@ -136,6 +136,7 @@ void leave_regions(struct primary *p)
 {
 	struct ft_session *s = p->s;
 
+	skip_end(p);
 	pthread_mutex_lock(&s->lock);
 	p->regions = NULL;
 	p->regions_used = 0;
@@ -208,6 +209,8 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 		r = fit_dirty(p, err);
 	if (!r)
 		r = ahead_begin(p, &cfg, err);
+	if (!r)
+		r = skip_begin(p, &cfg, err);
 	if (!r)
 		r = send_hello(p, l, &cfg, deadline, err);
 	if (!r)

@@ -31,7 +31,7 @@ enum setting {
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
-	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, CAPTURE_THREADS, APPLY_THREADS, NR_SETTINGS
+	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -96,9 +96,10 @@ static const struct ft_option options[NR_SETTINGS] = {
 				 "most of the guest's time that pauses should take, in tenths of a percent"),
 	[CAPTURE] = CHOICE("capture", PRIMARY, "copy|cow|auto", "copy", "copy an epoch's pages in the pause, or each before the guest writes to it again; or as is cheaper now"),
 	[SEND_AHEAD] = UINT("send-ahead", PRIMARY, 0, 64, "", "0", "how often in an epoch its dirty pages are sent while it runs; 0: never"),
-	[PLACEMENT] = CHOICE("placement", PRIMARY, "mirror|slab", "mirror", "where pages land on the secondary: each in its place of a receive image, or in a ring"),
+	[PLACEMENT] = CHOICE("placement", PRIMARY, "mirror|slab", "slab", "where pages land on the secondary: each in its place of a receive image, or in a ring"),
 	[EPOCHS_IN_FLIGHT] = UINT("epochs-in-flight", BOTH, 1, 8, "", "2", "epochs on their way that the secondary has not applied; placement slab"),
 	[RING_BYTES] = SIZE("ring-bytes", FT_OPT_SECONDARY, 2 * MIB, TIB, "128M", "memory for pages that are not applied yet; placement slab"),
+	[SKIP_SAME] = CHOICE("skip-same", PRIMARY, "off|on|auto", "auto", "do not send pages that the secondary has as they are; or as long as that is worth a look at each"),
 	[CAPTURE_THREADS] = UINT("capture-threads", PRIMARY, 1, CREW_MAX, "", "1", "threads that copy an epoch's pages in the pause"),
 	[APPLY_THREADS] = UINT("apply-threads", FT_OPT_SECONDARY, 1, CREW_MAX, "", "1", "threads that copy a committed epoch into the standby's memory"),
 };
@@ -149,6 +150,7 @@ static const size_t field[NR_SETTINGS] = {
 	[PLACEMENT] = FIELD(placement),
 	[EPOCHS_IN_FLIGHT] = FIELD(epochs_in_flight),
 	[RING_BYTES] = FIELD(ring_bytes),
+	[SKIP_SAME] = FIELD(skip_same),
 	[CAPTURE_THREADS] = FIELD(capture_threads),
 	[APPLY_THREADS] = FIELD(apply_threads),
 #undef FIELD
@@ -159,7 +161,8 @@ _Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_
 		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t) &&
 		       sizeof(enum ft_capture) == sizeof(uint32_t) && sizeof(enum ft_placement) == sizeof(uint32_t),
 	       "a choice is kept as its number");
-_Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t), "a choice is kept as its number");
+_Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t) && sizeof(enum ft_skip_same) == sizeof(uint32_t),
+	       "a choice is kept as its number");
 
 const struct ft_option *ft_options(size_t *n)
 {

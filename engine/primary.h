@@ -12,6 +12,7 @@
 #ifndef FT_PRIMARY_H
 #define FT_PRIMARY_H
 
+#include "benefit.h"
 #include "bitmap.h"
 #include "capture.h"
 #include "choice.h"
@@ -20,6 +21,7 @@
 #include "link.h"
 #include "pool.h"
 #include "queue.h"
+#include "same.h"
 #include "session.h"
 
 #define EPOCH_JOBS FTW_EPOCH_CREDITS_MAX
@@ -42,6 +44,7 @@ struct epoch_job {
 	uint64_t sent_ns;	    /* commit sent */
 	uint64_t round;		    /* of its pause */
 	uint64_t ship_ns;	    /* from its first page to that, not counting those that were sent ahead */
+	uint64_t sent_pages;	    /* told as data, each time counted */
 	uint64_t apply_pages;	    /* how much the secondary has to apply, see ship.c */
 	bool busy;		    /* guarded by session lock: captured, not acknowledged */
 };
@@ -105,6 +108,7 @@ struct primary {
 	char loss[FT_ERROR_MAX]; /* why the last connection ended */
 	char attempt_error[FT_ERROR_MAX]; /* why the last attempt failed, "" if it did not */
 
+	_Atomic enum skip_look { LOOK_AT_NONE = 0, LOOK_AT_SAMPLE, LOOK_AT_ALL } looking; /* whether the secondary has a page; figure for status */
 	atomic_bool captured_cow;    /* so it was with the last epoch; figure for status */
 	_Atomic uint64_t pausing_ns; /* since when the VMM has been asked to pause, 0: it is not; figure for ft-answer */
 
@@ -114,6 +118,9 @@ struct primary {
 	uint32_t epoch_credits; /* from hello-ack */
 	uint32_t heartbeat_ms, heartbeat_misses;
 	struct slab_plan *plan; /* ship thread only */
+	struct same same;	/* ship thread only while there is one, then the epoch thread's; see skip.c */
+	struct benefit benefit; /* so is this */
+	enum ft_skip_same skip_same; /* as set */
 	bool uses_ring;		/* placement slab: pages go into the ring of the secondary */
 	uint64_t ring_position; /* ship thread only: of the next page */
 	_Atomic uint64_t ring_told; /* behind what the secondary may know of */
@@ -138,7 +145,7 @@ struct primary {
 	bool poked;		    /* want_hold changed: look at once */
 	int hold_result;
 	struct {
-		uint64_t link_ns, link_pages, apply_ns; /* of the last epoch that was acknowledged, applied; 0: none */
+		uint64_t link_ns, link_pages, sent_pages, apply_ns; /* of the last epoch that was acknowledged, applied; 0: none */
 	} cost;
 	struct controller_plan plan_now; /* of the epoch under way */
 	enum epoch_end plan_end;	 /* of the one before */
@@ -193,6 +200,14 @@ void ahead_destroy(struct primary *p);
 int ahead_send(struct primary *p);
 void ahead_learn(struct primary *p, const struct slab *slab);
 void ahead_epoch_over(struct primary *p);
+
+/* -- skip.c -- */
+/* skip_begin - of a connection, epoch thread, before there is a ship thread.  skip_end - behind it.  -ENOMEM. */
+int skip_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *err);
+void skip_end(struct primary *p);
+/* skip_table - ship thread: what the secondary has, NULL: it is not kept.  skip_after - epoch @epoch is sent: how is the next to be looked at? */
+struct same *skip_table(struct primary *p);
+void skip_after(struct primary *p, uint64_t epoch);
 
 /* -- pace.c: epoch thread -- */
 /* pace_begin - of a connection, before its first epoch.  pace_after - of an epoch that was taken. */

@@ -223,6 +223,15 @@ int secondary_create(struct ft_session *s, struct ft_error *err)
 	return greeting_create(c, err);
 }
 
+/* An epoch is hardly longer than the machine, and one of up to half of the ring is never moved. */
+static uint64_t ring_bytes(const struct ft_session *s)
+{
+	uint64_t most = 2 * s->regions->total_bytes, least = (uint64_t)FTW_RING_SLOTS_MIN * FT_PAGE_SIZE;
+
+	most = most > least ? most : least;
+	return s->cfg.ring_bytes < most ? s->cfg.ring_bytes : most;
+}
+
 int secondary_start(struct ft_session *s, struct ft_error *err)
 {
 	struct secondary *c = s->secondary;
@@ -231,7 +240,7 @@ int secondary_start(struct ft_session *s, struct ft_error *err)
 		.lanes = s->cfg.lanes,
 		.state_max = s->cfg.state_max,
 		.epochs = s->cfg.epochs_in_flight,
-		.ring_bytes = s->cfg.ring_bytes,
+		.ring_bytes = ring_bytes(s),
 		.copier = &c->copier,
 		.lock_memory = s->cfg.lock_memory,
 	};

@@ -534,6 +534,7 @@ static void read_status(struct ft_session *s, struct ft_status *out)
 		primary_link_status(s, out);
 		primary_pace_status(s, out);
 		primary_capture_status(s, out);
+		primary_skip_status(s, out);
 	} else {
 		secondary_memory(s, &out->memory_bytes, &out->memory_cap_bytes);
 		secondary_link_status(s, out);

@@ -87,6 +87,7 @@ void primary_memory(struct ft_session *s, uint64_t *used, uint64_t *cap);
 void primary_link_status(struct ft_session *s, struct ft_status *out); /* of the connection, if there is one */
 void primary_pace_status(struct ft_session *s, struct ft_status *out); /* the interval in use, and why */
 void primary_capture_status(struct ft_session *s, struct ft_status *out); /* how the last epoch was captured */
+void primary_skip_status(struct ft_session *s, struct ft_status *out); /* are pages looked at, whether the secondary has them */
 void primary_regions_changed(struct ft_session *s); /* ends the connection; a new sync uses the new table */
 void primary_wait_regions(struct ft_session *s);    /* until no thread uses an older table */
 

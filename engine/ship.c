@@ -8,6 +8,8 @@
  *   - nothing is written to the ring (slab placement) where the secondary has not made room;
  *   - within an epoch a page is written again only in a later round, and only when the secondary has done with what told it before: a
  *     transport may put writes in place at any time (transport.h, tp_settle());
+ *   - a page that the secondary has as it is, is told nowhere; what is looked up in the table of these (same.h) is looked up in the order in which it is sent,
+ *     and sent, or the connection is lost;
  *   - commit(n) is sent after everything of n was sent, with the last number of each lane;
  *   - output of n is let out only by ack(n) (promise 1). */
 #include "primary.h"
@@ -35,9 +37,9 @@
 
 /* What ft-ship has sent of the epoch under way. */
 struct shipment {
-	uint64_t epoch; /* 0: none */
-	uint64_t round; /* of the last slab, 0: none yet */
-	uint64_t nr_data, nr_zero, side_bytes, digest;
+	uint64_t epoch;                                /* 0: none */
+	uint64_t round;                                /* of the last slab, 0: none yet */
+	uint64_t nr_data, nr_zero, side_bytes, digest; /* told */
 	uint64_t first_ns, bytes;
 };
 
@@ -315,6 +317,7 @@ static void count_plan(struct primary *p, struct shipment *sh)
 	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE;
 	stats_count(&p->s->stats, FT_COUNTER_PAGES, plan->nr_data);
 	stats_count(&p->s->stats, FT_COUNTER_ZERO_PAGES, plan->nr_zero);
+	stats_count(&p->s->stats, FT_COUNTER_SAME_PAGES, plan->nr_same);
 }
 
 /* Slots [@first, @first + @nr): digested, sent and told while they are in the processor's cache; so are they on the other side. */
@@ -324,7 +327,7 @@ static int ship_piece(struct primary *p, struct shipment *sh, const struct slab 
 	const struct slab_plan *plan = p->plan;
 	int r;
 
-	slab_plan(slab, first, nr, p->plan);
+	slab_plan(slab, first, nr, skip_table(p), p->plan);
 	r = p->uses_ring ? ship_ring(p, slab, lane, ticket, err) : ship_mirror(p, slab, lane, ticket, err);
 	if (!r)
 		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest,
@@ -518,6 +521,7 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	pthread_mutex_lock(&s->lock);
 	job->sent_ns = now;
 	job->ship_ns = now - sh->first_ns;
+	job->sent_pages = sh->nr_data;
 	job->apply_pages = apply_pages(p, sh);
 	p->sent = job->epoch;
 	p->ring_end[job->epoch % FTW_EPOCH_CREDITS_MAX] = p->ring_position;
@@ -531,6 +535,7 @@ static int ship_commit(struct primary *p, struct shipment *sh, struct epoch_job 
 	stats_phase(&s->stats, PHASE_SHIP, now - sh->first_ns);
 	stats_add(&s->stats, FT_METRIC_ZERO_PAGES, sh->nr_zero);
 	stats_add(&s->stats, FT_METRIC_BYTES, sh->bytes);
+	skip_after(p, sh->epoch);
 	return 0;
 }
 
@@ -657,8 +662,9 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	job = epoch == acked + 1 && epoch <= p->sent ? job_of_locked(p, epoch) : NULL;
 	pthread_mutex_unlock(&s->lock);
 	if (!job)
-		return err_set(err, -EPROTO, "ack of epoch %llu, expected %llu", (unsigned long long)epoch,
-			       (unsigned long long)acked + 1);
+		return epoch == acked + 1
+			       ? err_set(err, -EPROTO, "ack of epoch %" PRIu64 ", which was not committed", epoch)
+			       : err_set(err, -EPROTO, "ack of epoch %" PRIu64 ", expected %" PRIu64, epoch, acked + 1);
 	/* before anybody is told: a checkpoint that is over has let its output out */
 	if (s->ops.output_release)
 		s->ops.output_release(s->user, epoch);
@@ -670,6 +676,7 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	p->acked_ns = now;
 	p->acked_pages = job->apply_pages;
 	p->cost.link_pages = job->nr_pages;
+	p->cost.sent_pages = job->sent_pages;
 	p->cost.link_ns = job->ship_ns + (now - sent_ns);
 	atomic_store(&s->epoch_acked, epoch);
 	answered_locked(p);
@@ -734,12 +741,13 @@ static int on_room(struct primary *p, struct cursor *body, struct ft_error *err)
 static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	uint64_t applied, took;
+	uint64_t applied, acked, took;
 
 	pthread_mutex_lock(&s->lock);
 	applied = p->applied;
+	acked = p->acked;
 	took = now_ns() - p->acked_ns;
-	if (epoch == applied + 1 && epoch <= p->acked) {
+	if (epoch == applied + 1 && epoch <= acked) {
 		p->applied = epoch;
 		raise_freed_locked(p, p->ring_end[epoch % FTW_EPOCH_CREDITS_MAX]);
 		p->cost.apply_ns = took;
@@ -747,9 +755,10 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 		answered_locked(p);
 	}
 	pthread_mutex_unlock(&s->lock);
-	if (epoch != applied + 1 || epoch > atomic_load(&s->epoch_acked))
-		return err_set(err, -EPROTO, "applied of epoch %llu, expected %llu", (unsigned long long)epoch,
-			       (unsigned long long)applied + 1);
+	if (epoch != applied + 1)
+		return err_set(err, -EPROTO, "applied of epoch %" PRIu64 ", expected %" PRIu64, epoch, applied + 1);
+	if (epoch > acked)
+		return err_set(err, -EPROTO, "applied of epoch %" PRIu64 ", which was not acknowledged", epoch);
 	stats_add(&s->stats, FT_METRIC_APPLIED, took);
 	stats_phase(&s->stats, PHASE_APPLY, took);
 	return 0;

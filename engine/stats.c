@@ -49,6 +49,8 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_AHEAD_PAGES] = "ahead-pages",
 	[FT_COUNTER_AHEAD_AGAIN] = "ahead-again",
 	[FT_COUNTER_CAPTURE_SWITCHES] = "capture-switches",
+	[FT_COUNTER_SAME_PAGES] = "same-pages",
+	[FT_COUNTER_SKIP_SWITCHES] = "skip-switches",
 };
 
 static const char *const phases[PHASE_COUNT] = {

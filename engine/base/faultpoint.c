@@ -72,6 +72,8 @@ static const char *const names[] = {
 	"recording/write",
 	"region/table",
 	"ring/create",
+	"same/map",
+	"same/secret",
 	"secondary/create",
 	"session/create",
 	"session/eventfd",

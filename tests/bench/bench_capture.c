@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* bench_capture.c - what the copy in the guest's pause costs, beside the limit: a plain memcpy() of the same scattered
- * pages into the same memory, page by page.  Also apply beside memcpy, and what follows the pause: slab_plan.
+ * pages into the same memory, page by page.  Also apply beside memcpy, and what follows the pause: slab_plan; and what that takes with a table of what the
+ * secondary has ("skip-same"), where nothing is the same (other) and where all is (same), beside what it takes without.
  * And both by several threads beside one, and the copy into huge pages beside small ones.
  * Each round makes a new random set of dirty pages for each measurement, and writes to each page first, as a guest
  * does; which goes first alternates.  A round gives a ratio; median and quartiles of the ratios are printed.
  *
  *   --quick   fewer rounds, up to 10,000 pages of 256 MiB     --json   machine-readable     --help
- *   --threads N   2     --only capture, apply, threads or huge     --pages N   only that many */
+ *   --threads N   2     --only capture, same, apply, threads or huge     --pages N   only that many */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +45,7 @@ struct machine {
 	struct copier alone, crew;
 	struct copier *copier; /* that in use */
 	struct copier of_apply;
+	struct same same;
 	struct standby *standby;
 	uint8_t *image;
 	uint64_t epoch;
@@ -112,6 +114,9 @@ static void machine_open(struct machine *m)
 	m->copier = &m->alone;
 	if (copier_create(&m->crew, threads, "bench-crew", &err))
 		fail("threads", &err);
+	if (same_open(&m->same, guest_pages))
+		fail("table", NULL);
+	same_look_at(&m->same, true);
 	if (standby_create(&m->standby, m->regions, &sopt, &err))
 		fail("standby", &err);
 	m->image = standby_image(m->standby, &len);
@@ -121,6 +126,7 @@ static void machine_open(struct machine *m)
 static void machine_close(struct machine *m)
 {
 	standby_destroy(m->standby);
+	same_close(&m->same);
 	copier_destroy(&m->crew);
 	staging_close(&m->small);
 	staging_close(&m->huge);
@@ -172,12 +178,12 @@ static double time_capture(struct machine *m, uint64_t nr)
 	return per_page(t, nr);
 }
 
-static double time_plan(struct machine *m, uint64_t nr)
+static double time_plan(struct machine *m, uint64_t nr, struct same *same)
 {
 	uint64_t t = now_ns();
 
 	for (unsigned i = 0; i * UINT64_C(2048) < nr; i++)
-		slab_plan(m->slab[i], 0, m->slab[i]->nr, m->plan);
+		slab_plan(m->slab[i], 0, m->slab[i]->nr, same, m->plan);
 	return per_page(t, nr);
 }
 
@@ -270,7 +276,7 @@ static void bench_capture(struct machine *m, uint64_t nr, uint64_t run)
 				plain[i] = time_memcpy(m, nr);
 			} else {
 				ours[i] = time_capture(m, nr);
-				plan[i] = time_plan(m, nr);
+				plan[i] = time_plan(m, nr, NULL);
 			}
 		}
 		ratio[i] = ours[i] / plain[i];
@@ -278,6 +284,30 @@ static void bench_capture(struct machine *m, uint64_t nr, uint64_t run)
 	}
 	report("capture", "memcpy", nr, run, ours, plain, ratio);
 	report("plan", "memcpy", nr, run, plan, plain, share);
+}
+
+/* Of pages that were copied just now, past the cache. */
+static double time_fresh_plan(struct machine *m, uint64_t nr, struct same *same)
+{
+	time_capture(m, nr);
+	return time_plan(m, nr, same);
+}
+
+static void bench_same(struct machine *m, uint64_t nr, uint64_t run)
+{
+	double none[ROUNDS_MAX], other[ROUNDS_MAX], same[ROUNDS_MAX], ratio[ROUNDS_MAX], share[ROUNDS_MAX];
+
+	for (unsigned i = 0; i < rounds; i++) {
+		make_dirty(m, nr, run, m->guest);
+		none[i] = time_fresh_plan(m, nr, NULL);
+		make_dirty(m, nr, run, m->guest);
+		other[i] = time_fresh_plan(m, nr, &m->same);
+		same[i] = time_fresh_plan(m, nr, &m->same);
+		ratio[i] = other[i] / none[i];
+		share[i] = same[i] / none[i];
+	}
+	report("other", "without", nr, run, other, none, ratio);
+	report("same", "without", nr, run, same, none, share);
 }
 
 static void bench_apply(struct machine *m, uint64_t nr, uint64_t run)
@@ -387,10 +417,8 @@ int main(int argc, char **argv)
 		const char *name;
 		void (*run)(struct machine *m, uint64_t nr, uint64_t run);
 	} parts[] = {
-		{ "capture", bench_capture },
-		{ "apply", bench_apply },
-		{ "threads", bench_threads },
-		{ "huge", bench_huge },
+		{ "capture", bench_capture }, { "same", bench_same }, { "apply", bench_apply },
+		{ "threads", bench_threads }, { "huge", bench_huge },
 	};
 	static struct machine m;
 

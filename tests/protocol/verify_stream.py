@@ -195,6 +195,7 @@ class Connection:
         self.writes_recorded = False
         self.repeated = 0
         self.pages = self.zeros = self.checked_pages = 0
+        self.under_way_most = self.freed_by_rooms = 0
 
     # -- head --
 
@@ -338,6 +339,7 @@ class Connection:
         self.reason(entry, b)
 
     def on_sync_progress(self, entry, epoch, seq, b):
+        need(epoch == 1, "sync-progress: of epoch %d", epoch)
         need(struct.unpack_from(">II", b)[1] == 0, "sync-progress: reserved field is not 0")
 
     # -- an epoch --
@@ -475,6 +477,7 @@ class Connection:
         for position in range(self.ring.freed, freed):
             need(self.ring.told.get(position) == self.applied + 1, "%s: position %d was not told in epoch %d", self.what, position,
                  self.applied + 1)
+        self.freed_by_rooms += max(0, freed - self.ring.freed)
         self.ring.free(freed)
 
     def on_zero_pages(self, entry, epoch, seq, b):
@@ -521,6 +524,7 @@ class Connection:
             for lane, first in other.first.items():
                 need(behind <= epoch or self.ahead(first, seqs[lane - 1]) > 0, "%s: record %d of lane %d is of epoch %d", self.what,
                      first, lane, behind)
+        self.under_way_most = max(self.under_way_most, epoch - self.applied)
         e.commit = dict(data=data, zero=zero, state=state, side=side, digest=digest, seq=seqs)
         self.committed = epoch
 
@@ -575,7 +579,7 @@ class Connection:
 
 def verify(path):
     """The closing sentence; raises Bad."""
-    totals = dict(connections=0, committed=0, acked=0, applied=0, pages=0, zeros=0, checked=0, repeated=0)
+    totals = dict(connections=0, committed=0, acked=0, applied=0, pages=0, zeros=0, checked=0, repeated=0, under_way=0, freed=0)
     with (sys.stdin.buffer if path == "-" else open(path, "rb")) as file:
         recording = None
         try:
@@ -588,7 +592,8 @@ def verify(path):
         except Bad as bad:
             raise Bad("octet %d: %s" % (recording.at if recording else 0, bad)) from None
     return ("%(connections)d connections, %(committed)d epochs committed, %(acked)d acknowledged, %(applied)d applied; "
-            "%(pages)d data pages (%(checked)d by their octets), %(zeros)d zero pages, %(repeated)d repeated records" % totals)
+            "%(pages)d data pages (%(checked)d by their octets), %(zeros)d zero pages, %(repeated)d repeated records; "
+            "%(under_way)d epochs under way at most, %(freed)d positions freed by rooms" % totals)
 
 
 def step(live, entry, totals):
@@ -619,6 +624,8 @@ def add(totals, c):
     totals["zeros"] += c.zeros
     totals["checked"] += c.checked_pages
     totals["repeated"] += c.repeated
+    totals["under_way"] = max(totals["under_way"], c.under_way_most)
+    totals["freed"] += c.freed_by_rooms
 
 
 def main(argv):

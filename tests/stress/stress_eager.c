@@ -397,7 +397,8 @@ static void reset(bool no_settle, unsigned delay_us, uint64_t cut)
 }
 
 #define PATIENT "commit-timeout=20000,heartbeat-misses=200"
-#define BUSY PATIENT ",sync-pause=1,sync-rounds=30,pause-max=10000,staging-bytes=16M,suspect=20000"
+/* mirror: its receive image is written in place, and so must be at rest at times */
+#define BUSY PATIENT ",placement=mirror,sync-pause=1,sync-rounds=30,pause-max=10000,staging-bytes=16M,suspect=20000"
 
 /* Rounds of the full sync come quickly one after the other, and hold the same few pages. */
 static void busy_guest(struct pair_options *opt, const char *settings)

@@ -14,6 +14,8 @@
  *   --settings A=B,C=D      of both sides, over those that are drawn
  *   --secondary A=B,C=D     of the secondary alone
  *   --memory MIB            about so much in each guest of the plain part, all of it written
+ *   --pattern NAME          each guest writes so
+ *   --same                  pages that the secondary had must have been passed over
  *   --fabric US             over the made-up RDMA fabric, in random order, with pauses of up to so many us (implies --listen)
  *   --switches              the guests of a part must make the engine change its way of capturing, there and back
  *   --unpins                each guest must make the transport give back pinned memory while it runs */
@@ -27,9 +29,9 @@
 
 static struct {
 	uint64_t epochs, each, seed, memory_mib, fabric_us;
-	const char *part, *listen, *settings, *secondary;
-	bool unpins, switches;
-	uint64_t switched; /* so far */
+	const char *part, *listen, *settings, *secondary, *pattern;
+	bool unpins, switches, same;
+	uint64_t switched, passed_over; /* so far */
 } args = { .epochs = 1500, .each = 100, .seed = 1, .fabric_us = UINT64_MAX };
 
 /* What the wrapper does (transport/fault*.c), and what must have come of it before the part is over. */
@@ -65,6 +67,7 @@ static void draw_guest(struct rng *r, struct sim_config *c)
 	c->seed = rng_next(r);
 	c->nr_cpus = (uint32_t)rng_range(r, 1, 4);
 	c->pattern = (enum sim_pattern)rng_range(r, 0, SIM_PATTERN_COUNT - 1);
+	CHECK(!args.pattern || !sim_pattern_of(args.pattern, &c->pattern), "there is no pattern %s", args.pattern);
 	c->rate = rng_range(r, 1, 60) * 2000;
 	c->pages_per_epoch = rng_next(r) % 4 ? 0 : rng_range(r, 1, 1000);
 	c->state_bytes = rng_range(r, 256, 200000);
@@ -147,12 +150,13 @@ static uint64_t unpins_of(struct pair *p)
 }
 
 /* One that changed twice went back under way. */
-static void count_switches(struct pair *p)
+static void count(struct pair *p)
 {
 	static struct ft_stats stats;
 
 	ft_session_stats(p->primary, &stats);
 	args.switched += stats.counter[FT_COUNTER_CAPTURE_SWITCHES] / 2;
+	args.passed_over += stats.counter[FT_COUNTER_SAME_PAGES];
 }
 
 static uint64_t run_guest(struct rng *r, uint64_t epochs, uint64_t *unpins)
@@ -171,7 +175,7 @@ static uint64_t run_guest(struct rng *r, uint64_t epochs, uint64_t *unpins)
 	pair_check_compared(&p);
 	if (args.unpins)
 		*unpins += unpins_of(&p);
-	count_switches(&p);
+	count(&p);
 	end_in_failover(&p);
 	pair_wait(p.primary, STATE(FENCED));
 	pair_check_stopped(&p);
@@ -232,7 +236,7 @@ static void run_fault(struct rng *r, const struct fault_kind *kind, uint64_t epo
 		pair_check_compared(&p);
 	} while (kind->loses && atomic_load(&p.losses) < LOSSES);
 	losses = atomic_load(&p.losses);
-	count_switches(&p);
+	count(&p);
 	pair_wait(p.secondary, STATE(STANDBY) | STATE(STANDBY_SUSPECT));
 	end_in_failover(&p);
 	pair_check_compared(&p);
@@ -255,7 +259,7 @@ static void parse_args(int argc, char **argv)
 		{ "--seed", NULL, &args.seed },         { "--memory", NULL, &args.memory_mib },
 		{ "--part", &args.part, NULL },         { "--listen", &args.listen, NULL },
 		{ "--settings", &args.settings, NULL }, { "--secondary", &args.secondary, NULL },
-		{ "--fabric", NULL, &args.fabric_us },
+		{ "--fabric", NULL, &args.fabric_us },  { "--pattern", &args.pattern, NULL },
 	};
 	const size_t n = sizeof(options) / sizeof(options[0]);
 
@@ -264,6 +268,10 @@ static void parse_args(int argc, char **argv)
 
 		if (strcmp(argv[i], "--unpins") == 0) {
 			args.unpins = true;
+			continue;
+		}
+		if (strcmp(argv[i], "--same") == 0) {
+			args.same = true;
 			continue;
 		}
 		if (strcmp(argv[i], "--switches") == 0) {
@@ -327,6 +335,8 @@ int main(int argc, char **argv)
 		run_fault(&r, &fault_kinds[i], args.epochs / 20 + 10);
 	end_fabric();
 	printf("capture: %" PRIu64 " times there and back\n", args.switched);
+	printf("same: %" PRIu64 " pages were passed over\n", args.passed_over);
+	CHECK(!args.same || args.passed_over > 0, "no page was passed over: nothing was tried");
 	CHECK(!args.switches || args.switched > 0, "the way of capturing never changed back: nothing was tried");
 	return 0;
 }

@@ -30,6 +30,18 @@ void pair_log_line(void *user, enum ft_log_level level, const char *module, cons
 	fprintf(stderr, "%" PRIu64 ".%06" PRIu64 " %d %s: %s\n", us / 1000000, us % 1000000, (int)level, module, msg);
 }
 
+/* FT_TEST_RECORD=DIRECTORY: what each session says goes to a file there. */
+static const char *recording(const char *side, char *buf, size_t size)
+{
+	const char *directory = getenv("FT_TEST_RECORD");
+	static unsigned count;
+
+	if (!directory)
+		return NULL;
+	snprintf(buf, size, "%s/%u-%s.ftrec", directory, count++, side);
+	return buf;
+}
+
 void pair_options_init(struct pair_options *opt)
 {
 	*opt = (struct pair_options){ 0 };
@@ -122,7 +134,7 @@ static void listen_uri(const struct pair *p, char *buf, size_t size)
 
 void pair_start_secondary(struct pair *p)
 {
-	char uri[160], address[128] = "loopback:pair";
+	char uri[160], address[128] = "loopback:pair", record[256];
 	struct ft_error err = { 0 };
 	struct ft_config cfg;
 
@@ -132,6 +144,7 @@ void pair_start_secondary(struct pair *p)
 	pair_settings(&cfg, p->opt.secondary);
 	cfg.identity = sim_identity(p->secondary_sim);
 	cfg.listen = uri;
+	cfg.record = recording("secondary", record, sizeof(record));
 	CHECK_OK(ft_session_open(&p->secondary, &cfg, sim_ops_of(p->secondary_sim), p->secondary_sim, &err), err);
 	CHECK_OK(sim_attach(p->secondary_sim, p->secondary, &err), err);
 	CHECK_OK(ft_session_start(p->secondary, &err), err);
@@ -151,12 +164,14 @@ void pair_start_primary(struct pair *p, const char *uri)
 {
 	struct ft_error err = { 0 };
 	struct ft_config cfg;
+	char record[256];
 
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
 	pair_settings(&cfg, PRIMARY_SETTINGS);
 	pair_settings(&cfg, p->opt.primary);
 	cfg.identity = sim_identity(p->primary_sim);
 	cfg.peer = uri;
+	cfg.record = recording("primary", record, sizeof(record));
 	CHECK_OK(sim_start(p->primary_sim, &err), err);
 	CHECK_OK(ft_session_open(&p->primary, &cfg, sim_ops_of(p->primary_sim), p->primary_sim, &err), err);
 	CHECK_OK(sim_attach(p->primary_sim, p->primary, &err), err);

@@ -68,6 +68,18 @@ static void keep_text(struct cursor *body, char *text)
 		snprintf(text, FTW_REASON_MAX + 1, "%.*s", (int)why.reason_bytes, why.text);
 }
 
+static void note(struct raw *r, const struct record_head *head, struct cursor *body)
+{
+	struct slab_runs told;
+
+	if (head->type == FTW_ROOM)
+		CHECK(consume_room(body, &r->room, NULL) == 0, "room is not well-formed");
+	if (head->type != FTW_NOTIFY_SLAB)
+		return;
+	CHECK(consume_slab_runs(body, RAW_PAGES, &told, NULL) == 0, "notify-slab is not well-formed");
+	r->told_end = told.position + told.runs.nr_pages;
+}
+
 bool raw_receive(struct raw *r, struct record_head *head, char *text, uint32_t timeout_ms)
 {
 	uint64_t deadline = deadline_in_ms(timeout_ms);
@@ -80,6 +92,7 @@ bool raw_receive(struct raw *r, struct record_head *head, char *text, uint32_t t
 		if (link_receive(r->link, &lane, head, &body, &msg, &len, deadline, NULL))
 			return false;
 	} while (head->type == FTW_HEARTBEAT);
+	note(r, head, &body);
 	if (text && (head->type == FTW_REFUSE || head->type == FTW_BYE || head->type == FTW_ERROR))
 		keep_text(&body, text);
 	return true;
@@ -102,7 +115,7 @@ bool raw_hello(struct raw *r, uint8_t session, uint32_t heartbeat_ms, uint32_t h
 	struct hello h = {
 		.version_min = FTW_VERSION_MIN,
 		.version_max = FTW_VERSION_MAX,
-		.placement = FTW_PLACEMENT_MIRROR,
+		.placement = r->slab ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR,
 		.mode = FTW_MODE_CHECKPOINT,
 		.nr_pages = RAW_PAGES,
 		.state_max = 65536,
@@ -135,31 +148,75 @@ void raw_greet(struct raw *r, uint8_t session)
 {
 	CHECK(raw_hello(r, session, 50, 100) && raw_regions(r), "hello cannot be sent");
 	raw_expect(r, FTW_HELLO_ACK, 0);
+	if (r->slab)
+		raw_expect(r, FTW_ROOM, 0);
+}
+
+/* A page, all @fill, at page @at of a window. */
+static bool write_page(struct raw *r, uint32_t lane, uint32_t window, uint64_t at, uint8_t fill, uint64_t *ticket)
+{
+	static uint8_t page[FT_PAGE_SIZE];
+	struct iovec iov = { page, sizeof(page) };
+
+	memset(page, fill, sizeof(page));
+	return link_write(r->link, lane, window, at * FT_PAGE_SIZE, &iov, 1, ticket, deadline_in_ms(SEND_MS), NULL) ==
+	       0;
+}
+
+static uint64_t digest_filled(uint64_t first, uint32_t nr, uint8_t fill)
+{
+	uint8_t page[FT_PAGE_SIZE];
+	uint64_t digest = 0;
+
+	memset(page, fill, sizeof(page));
+	for (uint64_t i = first; i < first + nr; i++)
+		digest += fill ? digest_page(page, i) : digest_zero(i);
+	return digest;
+}
+
+static bool is_written(struct raw *r, uint32_t lane, uint64_t ticket)
+{
+	return !ticket || tp_wait_completed(r->link->conn, lane, ticket, deadline_in_ms(SEND_MS), NULL) == 0;
+}
+
+bool raw_slab(struct raw *r, uint32_t lane, uint64_t epoch, uint64_t position, uint64_t first, uint32_t nr,
+	      uint8_t fill)
+{
+	uint64_t digest = digest_filled(first, nr, fill), ticket = 0;
+	struct page_run run = { first, nr };
+	uint32_t seq;
+	void *buf;
+
+	for (uint32_t i = 0; i < nr && r->room.slots; i++)
+		if (!write_page(r, lane, FTW_WINDOW_RING, (position + i) % r->room.slots, fill, &ticket))
+			return false;
+	r->nr_data += nr;
+	r->digest += digest;
+	buf = link_begin(r->link, lane, &seq);
+	return raw_send(r, lane, create_slab_runs(buf, epoch, seq, position, &run, 1, digest)) &&
+	       is_written(r, lane, ticket);
 }
 
 bool raw_pages(struct raw *r, uint32_t lane, uint64_t epoch, uint64_t first, uint32_t nr, uint8_t fill)
 {
-	static uint8_t page[FT_PAGE_SIZE];
+	uint64_t digest = digest_filled(first, nr, fill), ticket = 0;
 	struct page_run run = { first, nr };
-	uint64_t digest = 0, ticket = 0;
 	uint32_t seq;
 	void *buf;
 
-	memset(page, fill, sizeof(page));
-	for (uint32_t i = 0; i < nr; i++) {
-		struct iovec iov = { page, sizeof(page) };
-
-		digest += fill ? digest_page(page, first + i) : digest_zero(first + i);
-		if (fill && link_write(r->link, lane, FTW_WINDOW_IMAGE, (first + i) * FT_PAGE_SIZE, &iov, 1, &ticket,
-				       deadline_in_ms(SEND_MS), NULL))
-			return false;
+	if (fill && r->slab) {
+		r->position += nr;
+		return raw_slab(r, lane, epoch, r->position - nr, first, nr, fill);
 	}
+	for (uint32_t i = 0; i < nr && fill; i++)
+		if (!write_page(r, lane, FTW_WINDOW_IMAGE, first + i, fill, &ticket))
+			return false;
 	*(fill ? &r->nr_data : &r->nr_zero) += nr;
 	r->digest += digest;
 	buf = link_begin(r->link, lane, &seq);
 	return raw_send(r, lane,
 			create_runs(buf, fill ? FTW_NOTIFY_WRITE : FTW_ZERO_PAGES, epoch, seq, &run, 1, digest)) &&
-	       (!ticket || tp_wait_completed(r->link->conn, lane, ticket, deadline_in_ms(SEND_MS), NULL) == 0);
+	       is_written(r, lane, ticket);
 }
 
 bool raw_state(struct raw *r, uint64_t epoch, const void *state, uint32_t len)
@@ -210,8 +267,8 @@ void raw_expect_hello(struct raw *r)
 bool raw_hello_ack(struct raw *r, const struct hello_ack *given)
 {
 	struct hello_ack ack = { .version = FTW_VERSION_MAX,
-				 .placement = FTW_PLACEMENT_MIRROR,
-				 .epoch_credits = 1,
+				 .placement = r->slab ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR,
+				 .epoch_credits = r->slab ? 2 : 1,
 				 .generation = 1,
 				 .heartbeat_ms = 100,
 				 .heartbeat_misses = 100 };
@@ -220,9 +277,23 @@ bool raw_hello_ack(struct raw *r, const struct hello_ack *given)
 	uint32_t seq;
 	void *buf;
 
-	CHECK_OK(tp_window_open(r->link->conn, FTW_WINDOW_IMAGE, image, sizeof(image), &err), err);
+	if (r->slab)
+		CHECK_OK(tp_window_open(r->link->conn, FTW_WINDOW_RING, image, RAW_SLOTS * FT_PAGE_SIZE, &err), err);
+	else
+		CHECK_OK(tp_window_open(r->link->conn, FTW_WINDOW_IMAGE, image, sizeof(image), &err), err);
 	buf = link_begin(r->link, 0, &seq);
-	return raw_send(r, 0, create_hello_ack(buf, seq, given ? given : &ack));
+	if (!raw_send(r, 0, create_hello_ack(buf, seq, given ? given : &ack)))
+		return false;
+	return given || !r->slab || raw_room(r, RAW_SLOTS, 0);
+}
+
+bool raw_room(struct raw *r, uint64_t slots, uint64_t freed)
+{
+	const struct room room = { slots, freed };
+	uint32_t seq;
+	void *buf = link_begin(r->link, 0, &seq);
+
+	return raw_send(r, 0, create_room(buf, seq, &room));
 }
 
 bool raw_mark(struct raw *r, uint32_t type, uint64_t epoch)
@@ -340,7 +411,7 @@ static const struct ft_vmm_ops vm_ops = {
 	.activate = activate,
 };
 
-static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settings)
+static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settings, uint8_t fill)
 {
 	struct ft_error err = { 0 };
 
@@ -349,6 +420,8 @@ static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settin
 	memset(vm, 0, sizeof(*vm));
 	vm->memory = mmap(NULL, RAW_BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	CHECK(vm->memory != MAP_FAILED, "no memory");
+	if (fill)
+		memset(vm->memory, fill, RAW_BYTES);
 	pair_settings(cfg, "state-max=64K");
 	pair_settings(cfg, settings);
 	cfg->name = "raw";
@@ -364,17 +437,23 @@ void raw_vm_secondary(struct raw_vm *vm, const char *settings)
 
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
 	cfg.listen = "127.0.0.1:0";
-	open_vm(vm, &cfg, settings);
+	open_vm(vm, &cfg, settings, 0);
 	CHECK_OK(ft_session_address(vm->session, vm->address, sizeof(vm->address)), err);
 }
 
-void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings)
+void raw_vm_primary_filled(struct raw_vm *vm, const char *uri, const char *settings, uint8_t fill)
 {
 	struct ft_config cfg;
 
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
 	cfg.peer = uri;
-	open_vm(vm, &cfg, settings);
+	cfg.placement = FT_PLACEMENT_MIRROR;
+	open_vm(vm, &cfg, settings, fill);
+}
+
+void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings)
+{
+	raw_vm_primary_filled(vm, uri, settings, 0);
 }
 
 void raw_vm_close(struct raw_vm *vm)

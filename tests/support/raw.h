@@ -10,10 +10,15 @@
 
 #define RAW_PAGES 8192u
 #define RAW_BYTES ((uint64_t)RAW_PAGES * FT_PAGE_SIZE)
+#define RAW_SLOTS ((uint64_t)FTW_RING_SLOTS_MIN) /* of our own ring, as a secondary */
 
 struct raw {
 	struct link *link;
 	uint32_t lanes; /* data lanes */
+	bool slab;	/* placement; set behind raw_connect() or raw_accept() */
+	uint64_t position; /* in the ring, of the next page that raw_pages() writes */
+	struct room room;  /* the last that came */
+	uint64_t told_end; /* behind the last position of which we were told */
 	/* of the epoch under way, for its commit */
 	uint64_t nr_data, nr_zero, state_bytes, digest;
 };
@@ -33,9 +38,11 @@ void raw_expect(struct raw *r, uint32_t type, uint64_t epoch);
 /* -- as a primary -- */
 bool raw_hello(struct raw *r, uint8_t session, uint32_t heartbeat_ms, uint32_t heartbeat_misses);
 bool raw_regions(struct raw *r);
-void raw_greet(struct raw *r, uint8_t session); /* both, and the hello-ack */
+void raw_greet(struct raw *r, uint8_t session); /* both, and the hello-ack, with slab the first room */
 /* Pages [@first, @first + @nr), all octets @fill, as data or (fill 0) told as zeros. */
 bool raw_pages(struct raw *r, uint32_t lane, uint64_t epoch, uint64_t first, uint32_t nr, uint8_t fill);
+/* raw_slab - the same at @position of the ring, wherever that is, and whatever the placement. */
+bool raw_slab(struct raw *r, uint32_t lane, uint64_t epoch, uint64_t position, uint64_t first, uint32_t nr, uint8_t fill);
 bool raw_state(struct raw *r, uint64_t epoch, const void *buf, uint32_t len);
 bool raw_commit(struct raw *r, uint64_t epoch);
 /* One whole epoch, up to applied: page 1 holds @fill. */
@@ -43,7 +50,9 @@ void raw_epoch(struct raw *r, uint64_t epoch, uint8_t fill);
 
 /* -- as a secondary -- */
 void raw_expect_hello(struct raw *r);
-bool raw_hello_ack(struct raw *r, const struct hello_ack *ack); /* NULL: a good one */
+/* @ack NULL: a good one, of the placement, with slab for two epochs and with the first room behind it.  Else there is no room. */
+bool raw_hello_ack(struct raw *r, const struct hello_ack *ack);
+bool raw_room(struct raw *r, uint64_t slots, uint64_t freed);
 bool raw_mark(struct raw *r, uint32_t type, uint64_t epoch);
 /* raw_await_commit - read records until a commit comes; its epoch. */
 uint64_t raw_await_commit(struct raw *r);
@@ -62,7 +71,8 @@ struct raw_vm {
 	atomic_uint_fast64_t estimate; /* what estimate_dirty says */
 };
 void raw_vm_secondary(struct raw_vm *vm, const char *settings);
-void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings);
+void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings); /* placement mirror, if @settings do not say otherwise */
+void raw_vm_primary_filled(struct raw_vm *vm, const char *uri, const char *settings, uint8_t fill); /* all its memory is @fill */
 void raw_vm_close(struct raw_vm *vm);
 
 #endif

@@ -100,6 +100,8 @@ static void expect(const char *args, int status, const char *part)
 
 Test(ftctl, status)
 {
+	char line[64];
+
 	expect("status", 0, "web1: primary, protected for 1 min 5 s: first epoch committed\n");
 	cr_expect(strstr(out, "  protected    yes\n"), "%s", out);
 	cr_expect(strstr(out, "  epoch        1,002 running, 1,001 sent, 1,000 acked, 999 applied\n"), "%s", out);
@@ -107,6 +109,14 @@ Test(ftctl, status)
 	cr_expect(strstr(out, "  capture      in the pause (copy)\n"), "%s", out);
 	strcpy(fake.status.capture, "cow");
 	expect("status", 0, "  capture      copy on write (cow)\n");
+	strcpy(fake.status.skip_same, "on");
+	expect("status", 0, "  skip same    all pages are looked at (on)\n");
+	strcpy(fake.status.skip_same, "off");
+	expect("status", 0, "  skip same    no (off)\n");
+	strcpy(fake.status.skip_same, "sample");
+	expect("status", 0, "  skip same    a sample is looked at, to find out whether it is worth it (sample)\n");
+	snprintf(line, sizeof(line), "; %d pages were there already\n", 100 + FT_COUNTER_SAME_PAGES);
+	cr_expect(strstr(out, line), "%s", out);
 	strcpy(fake.status.interval_mode, "output-delay");
 	strcpy(fake.status.interval_reason, "link");
 	strcpy(fake.status.epoch_end, "watermark");

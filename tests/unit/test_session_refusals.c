@@ -98,7 +98,7 @@ Test(refusal, memory_that_cannot_be_pinned)
 	opt.listen = "rdma:10.9.0.1:0";
 	opt.primary = opt.secondary = "rdma-registration=whole";
 	pair_open(&p, &opt);
-	check_refused(&p, p.primary, "receive memory registered as a whole (4194304 octets, ");
+	check_refused(&p, p.primary, "receive memory registered as a whole (8388608 octets, "); /* the ring */
 	cr_expect_eq(state_of(p.secondary), FT_STATE_WAITING);
 	cr_expect_eq(ft_session_wait(p.secondary, STATE(STANDBY_SYNCING), 200), -ETIMEDOUT,
 		     "it was taken all the same");

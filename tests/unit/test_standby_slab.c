@@ -419,16 +419,21 @@ Test(standby_slab, first_epoch_needs_no_second_image, .timeout = 60)
 
 /* ---- what is refused ---- */
 
-static void refused(struct rig *r, const struct message *m, int code, const char *text)
+static void refused_on(struct rig *r, uint32_t lane, const struct message *m, int code, const char *text)
 {
 	enum standby_event event;
 	int rc;
 
 	memset(&r->err, 0, sizeof(r->err));
-	rc = put_and_consume(r, 1, m, &event);
+	rc = put_and_consume(r, lane, m, &event);
 	cr_expect_eq(rc, code, "%d instead of %d for \"%s\": %s", rc, code, text, r->err.msg);
 	cr_expect(strstr(r->err.msg, text), "\"%s\" is not in \"%s\"", text, r->err.msg);
 	connect_anew(r);
+}
+
+static void refused(struct rig *r, const struct message *m, int code, const char *text)
+{
+	refused_on(r, 1, m, code, text);
 }
 
 static struct message one_page(struct rig *r, uint64_t epoch, uint32_t seq, uint64_t position)
@@ -443,11 +448,16 @@ static struct message one_page(struct rig *r, uint64_t epoch, uint32_t seq, uint
 	return m;
 }
 
-static void taken(struct rig *r, const struct message *m)
+static void taken_on(struct rig *r, uint32_t lane, const struct message *m)
 {
 	enum standby_event event;
 
-	cr_assert_eq(put_and_consume(r, 1, m, &event), 0, "%s", r->err.msg);
+	cr_assert_eq(put_and_consume(r, lane, m, &event), 0, "%s", r->err.msg);
+}
+
+static void taken(struct rig *r, const struct message *m)
+{
+	taken_on(r, 1, m);
 }
 
 Test(standby_slab, positions_that_are_refused)
@@ -467,8 +477,8 @@ Test(standby_slab, positions_that_are_refused)
 	refused(r, &m, -EPROTO, "told before");
 	m = one_page(r, 2, 1, 9);
 	taken(r, &m);
-	m = one_page(r, 1, 2, 9 + 1);
-	refused(r, &m, -EPROTO, "among those of epoch 2");
+	m = one_page(r, 1, 1, 9 + 1);
+	refused_on(r, 2, &m, -EPROTO, "among those of epoch 2");
 	m = one_page(r, 1, 1, 9);
 	taken(r, &m);
 	m = one_page(r, 2, 2, 8);
@@ -482,6 +492,61 @@ Test(standby_slab, positions_that_are_refused)
 	m = one_page(r, 1, 1, 0);
 	m.tag[0] = 78;
 	refused(r, &m, -EBADMSG, "digest");
+	rig_close(r);
+	free(r);
+}
+
+/* A commit of @epoch, of one data page, whose last record on lane 1 is @seq. */
+static struct message commit_of(uint64_t epoch, uint32_t number, uint32_t seq)
+{
+	static uint8_t page[PAGE];
+	struct commit c = { .nr_data_pages = 1, .lanes = LANES, .seq = { seq } };
+	struct message m = { .nr = 0 };
+
+	fill(page, 77);
+	c.digest = digest_page(page, 3) + digest_state(NULL, 0);
+	m.len = create_commit(m.octets, epoch, number, &c);
+	return m;
+}
+
+/* Each lane has all of an epoch before all of the next one, and lane 0 their commits in order. */
+Test(standby_slab, epochs_keep_their_order)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+	struct message m;
+
+	rig_open(r, 12);
+	connect_anew(r);
+	m = commit_of(2, 1, 0);
+	refused_on(r, 0, &m, -EPROTO, "commit of epoch 2: the commit of epoch 1 was expected");
+	m = commit_of(1, 1, 1);
+	taken_on(r, 0, &m);
+	m = commit_of(3, 2, 1);
+	refused_on(r, 0, &m, -EPROTO, "commit of epoch 3: the commit of epoch 2 was expected");
+
+	m = commit_of(1, 1, 2);
+	taken_on(r, 0, &m);
+	m = commit_of(2, 2, 1);
+	refused_on(r, 0, &m, -EPROTO, "lane 1 ends with record 1, in the epoch before it ended with 2");
+
+	m = one_page(r, 2, 1, 9);
+	taken(r, &m);
+	m = one_page(r, 1, 2, 1);
+	refused(r, &m, -EPROTO, "notify-slab of epoch 1: it stands behind a record of epoch 2 on lane 1");
+
+	m = one_page(r, 1, 1, 0);
+	taken(r, &m);
+	m = one_page(r, 2, 2, 1);
+	taken(r, &m);
+	m = commit_of(1, 1, 2);
+	refused_on(r, 0, &m, -EPROTO, "commit of epoch 1: lane 1 ends with record 2, and record 2 is of epoch 2");
+
+	m = commit_of(1, 1, 2);
+	taken_on(r, 0, &m);
+	m = one_page(r, 1, 1, 0);
+	taken(r, &m);
+	m = one_page(r, 2, 2, 1);
+	refused(r, &m, -EPROTO, "record 2 on lane 1, which the commit of epoch 1 names as its own");
 	rig_close(r);
 	free(r);
 }
@@ -516,4 +581,131 @@ Test(standby_slab, side_stream_waits_for_the_commit_before)
 	refused(r, &m, -ESTALE, "epoch 1 is not committed yet");
 	rig_close(r);
 	free(r);
+}
+
+/* ---- records that are damaged: an epoch of which one is, is not committed, and the image stays what it is ---- */
+
+#define SMALL 5u
+
+struct small {
+	struct message message[SMALL];
+	uint32_t lane[SMALL];
+};
+
+static void tell_small(struct small *s, unsigned i, uint32_t lane, uint32_t seq, uint64_t position,
+		       const struct page_run *run, uint32_t count, struct commit *c)
+{
+	struct message *m = &s->message[i];
+	static uint8_t page[PAGE];
+	uint64_t digest = 0;
+
+	*m = (struct message){ .position = position };
+	for (uint32_t n = 0; n < count; n++)
+		for (uint64_t p = run[n].first; p < run[n].first + run[n].nr; p++) {
+			m->tag[m->nr++] = p * 1000 + position;
+			fill(page, p * 1000 + position);
+			digest += digest_page(page, p);
+		}
+	m->len = create_slab_runs(m->octets, 1, seq, position, run, count, digest);
+	s->lane[i] = lane;
+	c->nr_data_pages += m->nr;
+	c->digest += digest;
+}
+
+/* Epoch 1 of a connection: two records of data, one of zeros, a device state, the commit. */
+static void make_small(struct small *s)
+{
+	const struct page_run first[] = { { 2, 1 }, { 9, 2 }, { 70, 1 } }, second = { 9, 1 }, zero = { 20, 2 };
+	struct commit c = { .lanes = LANES, .nr_zero_pages = 2, .state_bytes = 3, .seq = { 3, 1 } };
+
+	tell_small(s, 0, 1, 1, 0, first, 3, &c);
+	tell_small(s, 1, 1, 2, 4, &second, 1, &c);
+	s->message[2].nr = s->message[3].nr = s->message[4].nr = 0;
+	s->message[2].len =
+		create_runs(s->message[2].octets, FTW_ZERO_PAGES, 1, 1, &zero, 1, digest_zero(20) + digest_zero(21));
+	s->lane[2] = 2;
+	s->message[3].len = create_device_state(s->message[3].octets, 1, 3, 3, 0, "abc", 3);
+	s->lane[3] = 1;
+	c.digest += digest_zero(20) + digest_zero(21) + digest_state("abc", 3);
+	s->message[4].len = create_commit(s->message[4].octets, 1, 1, &c);
+	s->lane[4] = 0;
+}
+
+/* True if it was whole, and was committed. */
+static bool deliver_small(struct rig *r, const struct small *s)
+{
+	enum standby_event event = STANDBY_NOTHING;
+	int rc = 0;
+
+	for (unsigned i = 0; !rc && !(event & STANDBY_WHOLE) && i < SMALL; i++)
+		rc = put_and_consume(r, s->lane[i], &s->message[i], &event);
+	return !rc && event & STANDBY_WHOLE && standby_commit(r->standby, &event, &r->err) == 0;
+}
+
+/* With an image that an epoch before has left. */
+static void open_small(struct rig *r, uint64_t seed)
+{
+	rig_open(r, seed);
+	connect_anew(r);
+	r->left = 4;
+	while (r->epoch == 1)
+		step_sender(r);
+	deliver_all(r);
+	step_apply(r);
+	cr_assert_eq(r->applied, 1);
+}
+
+/* Nothing has touched it, and a good one is taken now. */
+static void close_small(struct rig *r)
+{
+	static struct small s;
+
+	check_image(r, r->at_commit[1]);
+	connect_anew(r);
+	make_small(&s);
+	cr_assert(deliver_small(r, &s), "%s", r->err.msg);
+	rig_close(r);
+	free(r);
+}
+
+Test(standby_slab, every_truncation, .timeout = 60)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+	static struct small s;
+	unsigned tried = 0;
+
+	open_small(r, 13);
+	for (unsigned i = 0; i < SMALL; i++)
+		for (size_t len = 0;; len++, tried++) {
+			connect_anew(r);
+			make_small(&s);
+			if (len >= s.message[i].len)
+				break;
+			s.message[i].len = len;
+			cr_assert_not(deliver_small(r, &s), "message %u cut at %zu is taken", i, len);
+		}
+	cr_assert_gt(tried, 300);
+	close_small(r);
+}
+
+Test(standby_slab, every_bit, .timeout = 60)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+	static struct small s;
+	unsigned tried = 0;
+
+	open_small(r, 14);
+	for (unsigned i = 0; i < SMALL; i++)
+		for (size_t bit = 0;; bit++, tried++) {
+			connect_anew(r);
+			make_small(&s);
+			if (bit >= 8 * s.message[i].len)
+				break;
+			if (i == 4 && bit / 32 == 4)
+				continue; /* its number on lane 0, which is the caller's */
+			s.message[i].octets[bit / 8] ^= (uint8_t)(1u << bit % 8);
+			cr_assert_not(deliver_small(r, &s), "message %u with bit %zu turned is committed", i, bit);
+		}
+	cr_assert_gt(tried, 2400);
+	close_small(r);
 }

@@ -59,7 +59,7 @@ static int add_set(void *user, const struct cli_option *opt, const char *value, 
 static const struct cli_option sweep_options[] = {
 	CLI_STRING(struct args, intervals, "interval", 'i', "MS,...", "checkpoint intervals [1,5,10,25,100,500]"),
 	CLI_STRING(struct args, pages, "pages", 0, "N,...", "pages that the guest writes in an interval, unprotected [100,1000,10000]"),
-	CLI_STRING(struct args, patterns, "pattern", 0, "NAME,...", "uniform, hot, sequential, sparse, zero, rewrite, scatter, mixed [uniform]"),
+	CLI_STRING(struct args, patterns, "pattern", 0, "NAME,...", "uniform, hot, sequential, sparse, zero, rewrite, scatter, flip, mixed [uniform]"),
 	CLI_STRING(struct args, guest, "guest", 'g', "KIND", "sim, simulated; or qemu, the Linux of tools/guest under ftqemu [sim]"),
 	REAL,
 	CLI_SIZE(struct args, guest_bytes, "guest-size", 0, "SIZE", "memory of the guest [1G; of qemu 256M]"),

@@ -329,7 +329,7 @@ static int make_points(const struct args *a, struct point *p, unsigned *n)
 				one.pattern = pattern.item[t];
 				if (sim_pattern_of(one.pattern, &known)) {
 					cli_error("option --pattern: '%s' is not one of uniform, hot, sequential, "
-						  "sparse, zero, rewrite, scatter, mixed",
+						  "sparse, zero, rewrite, scatter, flip, mixed",
 						  one.pattern);
 					return CLI_USAGE;
 				}

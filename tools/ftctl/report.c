@@ -68,14 +68,15 @@ static void line_epochs(FILE *out, const json_t *s, bool is_primary)
 
 static void line_traffic(FILE *out, const json_t *stats, bool is_primary)
 {
-	char a[HUMAN_MAX], b[HUMAN_MAX], c[HUMAN_MAX];
+	char a[HUMAN_MAX], b[HUMAN_MAX], c[HUMAN_MAX], d[HUMAN_MAX];
 
 	if (!stats)
 		return;
 	if (is_primary)
-		fprintf(out, "  %-12s %s in %s pages, and %s zero pages\n", "sent",
+		fprintf(out, "  %-12s %s in %s pages, and %s zero pages; %s pages were there already\n", "sent",
 			human_bytes(a, counter_of(stats, "bytes-sent")), human_count(b, counter_of(stats, "pages")),
-			human_count(c, counter_of(stats, "zero-pages")));
+			human_count(c, counter_of(stats, "zero-pages")),
+			human_count(d, counter_of(stats, "same-pages")));
 	else
 		fprintf(out, "  %-12s %s\n", "received", human_bytes(a, counter_of(stats, "bytes-received")));
 }
@@ -138,6 +139,18 @@ static void line_interval(FILE *out, const json_t *s)
 	fputc('\n', out);
 }
 
+static void line_skip(FILE *out, const json_t *s)
+{
+	const char *word = field_text(s, "skip_same");
+
+	if (*word)
+		fprintf(out, "  %-12s %s\n", "skip same",
+			strcmp(word, "on") == 0 ? "all pages are looked at (on)"
+			: strcmp(word, "off") == 0
+				? "no (off)"
+				: "a sample is looked at, to find out whether it is worth it (sample)");
+}
+
 void report_status(FILE *out, const json_t *s, const json_t *stats)
 {
 	bool is_primary = strcmp(field_text(s, "role"), "primary") == 0;
@@ -158,6 +171,7 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 			fprintf(out, "  %-12s %s\n", "capture",
 				strcmp(field_text(s, "capture"), "cow") == 0 ? "copy on write (cow)"
 									     : "in the pause (copy)");
+		line_skip(out, s);
 		line_dist(out, "pause", stats, "pause");
 		line_dist(out, "output delay", stats, "output-delay");
 	} else {

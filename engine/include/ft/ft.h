@@ -240,6 +240,13 @@ enum ft_capture {
 	FT_CAPTURE_AUTO,     /* what costs the guest less now; without write_hook the first */
 };
 
+/* Pages that were written, but are as the secondary has them. */
+enum ft_skip_same {
+	FT_SKIP_SAME_OFF = 0, /* are sent */
+	FT_SKIP_SAME_ON,      /* are not: each page is looked at; costs 16 octets of memory for each page of the machine */
+	FT_SKIP_SAME_AUTO,    /* as long as a sample says that it is worth it */
+};
+
 /* Where pages land on the secondary. */
 enum ft_placement {
 	FT_PLACEMENT_MIRROR = 0, /* in a receive image as large as the machine's memory: one epoch at a time */
@@ -306,6 +313,7 @@ struct ft_config {
 	enum ft_placement placement; /* primary; the secondary takes either */
 	uint32_t epochs_in_flight;   /* shipped and not yet applied, with slab placement; the smaller of both sides' */
 	uint64_t ring_bytes;	     /* secondary; of slab placement, whole pages; no more than twice the machine's memory is used */
+	enum ft_skip_same skip_same; /* primary */
 	uint32_t capture_threads;    /* primary; that copy pages in the pause, ft-epoch counted */
 	uint32_t apply_threads;	     /* secondary; that copy a committed epoch into the machine's memory, ft-apply counted */
 };
@@ -473,6 +481,7 @@ struct ft_status {
 	char interval_reason[16];  /* "fixed", "start", "slowdown", "output-delay", "link", "apply", "idle", "min", "max" */
 	char epoch_end[16];	   /* what has ended the last epoch: "interval", "output", "watermark", "busy", "cap", "operator" */
 	char capture[8];	   /* primary: how the last epoch was captured: "copy", "cow" */
+	char skip_same[8];	   /* primary: which pages are looked at, whether the secondary has them: "off", "sample", "on" */
 };
 /* ft_session_status - as of now. */
 FT_API void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size);
@@ -526,6 +535,8 @@ enum ft_counter {
 	FT_COUNTER_AHEAD_PAGES,	   /* pages sent while their epoch ran */
 	FT_COUNTER_AHEAD_AGAIN,	   /* of these, sent again in the pause as they were written again */
 	FT_COUNTER_CAPTURE_SWITCHES, /* "capture" auto: changes from copying in the pause to copy on write and back */
+	FT_COUNTER_SAME_PAGES,	   /* pages that were not sent: the secondary had them as they were; zero pages too */
+	FT_COUNTER_SKIP_SWITCHES,  /* "skip-same" auto: changes from looking at a sample to all pages, and back */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);

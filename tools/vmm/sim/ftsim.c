@@ -42,7 +42,7 @@ static int set_pattern(void *user, const struct cli_option *opt, const char *val
 		return 0;
 	err->code = -EINVAL;
 	snprintf(err->msg, sizeof(err->msg),
-		 "'%s' is not one of uniform, hot, sequential, sparse, zero, rewrite, scatter, mixed", value);
+		 "'%s' is not one of uniform, hot, sequential, sparse, zero, rewrite, scatter, flip, mixed", value);
 	return err->code;
 }
 
@@ -63,7 +63,8 @@ static int set_peer(void *user, const struct cli_option *opt, const char *value,
 		CLI_U32(struct args, sim.nr_cpus, "cpus", 0, "N", "vCPUs (default 2)"),                                \
 		{ .name = "pattern",                                                                                   \
 		  .arg = "NAME",                                                                                       \
-		  .help = "what the vCPUs write: uniform, hot, sequential, sparse, zero, rewrite, scatter, mixed",     \
+		  .help = "what the vCPUs write: uniform, hot, sequential, sparse, zero, rewrite, scatter, flip, "     \
+			  "mixed",                                                                                     \
 		  .set = set_pattern },                                                                                \
 		CLI_U64(struct args, sim.seed, "seed", 0, "N", "of everything the guest does"),                        \
 		CLI_U64(struct args, sim.working_set_pages, "working-set", 0, "PAGES",                                 \

@@ -204,6 +204,7 @@ static uint64_t pick(struct guest_cpu *cpu, enum sim_pattern pattern, uint64_t d
 	case SIM_SPARSE:
 	case SIM_ZERO:
 	case SIM_REWRITE:
+	case SIM_FLIP:
 	case SIM_MIXED:
 	case SIM_PATTERN_COUNT:
 		break;
@@ -232,6 +233,12 @@ static void write_page(const struct guest *g, const struct guest_cpu *cpu, enum 
 		return;
 	case SIM_REWRITE:
 		fill_words(w, PAGE_WORDS, page_constant(g, cpu, i));
+		return;
+	case SIM_FLIP:
+		if (draw % 3)
+			fill_words(w, PAGE_WORDS, page_constant(g, cpu, i) + draw % 3);
+		else
+			clear_words(w, PAGE_WORDS);
 		return;
 	case SIM_UNIFORM:
 	case SIM_HOT:

@@ -41,8 +41,9 @@ void sleep_ns(uint64_t ns)
 /* ---- names ---- */
 
 static const char *const pattern_names[SIM_PATTERN_COUNT] = {
-	[SIM_UNIFORM] = "uniform", [SIM_HOT] = "hot",         [SIM_SEQUENTIAL] = "sequential", [SIM_SPARSE] = "sparse",
-	[SIM_ZERO] = "zero",       [SIM_REWRITE] = "rewrite", [SIM_SCATTER] = "scatter",       [SIM_MIXED] = "mixed",
+	[SIM_UNIFORM] = "uniform", [SIM_HOT] = "hot",   [SIM_SEQUENTIAL] = "sequential",
+	[SIM_SPARSE] = "sparse",   [SIM_ZERO] = "zero", [SIM_REWRITE] = "rewrite",
+	[SIM_SCATTER] = "scatter", [SIM_FLIP] = "flip", [SIM_MIXED] = "mixed",
 };
 
 const char *sim_pattern_name(enum sim_pattern p)

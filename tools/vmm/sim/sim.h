@@ -31,6 +31,7 @@ enum sim_pattern {
 	SIM_ZERO,	 /* every other step clears a page */
 	SIM_REWRITE,	 /* writes what is there already: dirty, but not different */
 	SIM_SCATTER,	 /* 64 octets, each page of the working set once before any twice, in scattered order */
+	SIM_FLIP,	 /* one of three contents of a page, one of them zeros: often one that it had before, or has */
 	SIM_MIXED,	 /* all of them in turn, drawn by the seed */
 	SIM_PATTERN_COUNT
 };
