@@ -311,6 +311,7 @@ static void step_primary(struct world *w)
 	cfg.on_loss = FT_ON_LOSS_HOLD;
 	cfg.capture = w->fault->way == WAY_LOOPBACK ? FT_CAPTURE_COW : FT_CAPTURE_COPY;
 	cfg.placement = w->fault->way == WAY_TCP ? FT_PLACEMENT_MIRROR : FT_PLACEMENT_SLAB;
+	cfg.delta = w->fault->way == WAY_TCP;
 	cfg.identity = sim_identity(w->primary_sim);
 	cfg.peer = w->where;
 	cfg.record = w->recording[0];
