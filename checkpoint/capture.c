@@ -33,23 +33,26 @@ void slab_destroy(struct slab *s)
  * against memcpy() page by page of a list that is known already (tests/bench/bench_capture.c, median, single pages /
  * runs of 8): 100 pages 0.87 / 0.95, 1,000 0.73 / 0.76, 2,000 0.72 / 0.79, 10,000 0.67 / 0.70, 50,000 0.63 / 0.71.
  * The price is paid outside of the pause: slab_plan() finds the pages in memory, not in L3, 157 ns a page. */
+uint32_t capture_add(struct copier *c, struct slab *s, const struct region_table *regions, const struct bitmap *dirty,
+		     uint64_t *at)
+{
+	struct span span;
+
+	s->nr = 0;
+	while (s->nr < SLAB_PAGES && span_next(regions, dirty, at, SLAB_PAGES - s->nr, &span)) {
+		copier_add(c, s->memory + (size_t)s->nr * FT_PAGE_SIZE, span.at, span.nr);
+		for (uint64_t i = 0; i < span.nr; i++)
+			s->page[s->nr++] = span.page + i;
+	}
+	return s->nr;
+}
+
 uint32_t capture_fill(struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at)
 {
-	struct span now, next = { 0 };
-	uint32_t nr = 0;
-	bool more = span_next(regions, dirty, at, SLAB_PAGES, &now);
+	struct copier alone = COPIER_ALONE;
+	uint32_t nr = capture_add(&alone, s, regions, dirty, at);
 
-	while (more) {
-		uint32_t room = SLAB_PAGES - nr - (uint32_t)now.nr;
-
-		more = room && span_next(regions, dirty, at, room, &next);
-		pages_copy(s->memory + (size_t)nr * FT_PAGE_SIZE, now.at, now.nr, more ? next.at : NULL);
-		for (uint64_t i = 0; i < now.nr; i++)
-			s->page[nr++] = now.page + i;
-		now = next;
-	}
-	pages_copied();
-	s->nr = nr;
+	copier_end(&alone);
 	return nr;
 }
 

@@ -8,6 +8,7 @@
 
 #include <stdint.h>
 #include "bitmap.h"
+#include "copy.h"
 #include "delta.h"
 #include "record.h"
 #include "region.h"
@@ -35,6 +36,8 @@ void slab_destroy(struct slab *s); /* NULL is harmless; the memory stays */
  * Pages that no region holds are skipped.  Returns the number of pages copied.  Non-temporal copies where they win
  * (measured: tests/bench/bench_capture.c). */
 uint32_t capture_fill(struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at);
+/* capture_add - the same, but the pages are in @s only after copier_end(): maybe several threads copy them, also beside those of the next slab. */
+uint32_t capture_add(struct copier *c, struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at);
 
 /* What is to be sent of a part of a slab: runs of data pages and runs of zero pages, and deltas; of pages that are the same there, nothing. */
 struct slab_plan {

@@ -102,6 +102,8 @@ static int reserve_all(struct standby *s, const struct standby_options *opt, str
 	}
 	if (!rc)
 		rc = bitmap_create(&s->landed, s->regions->nr_pages);
+	if (!rc && s->copier->crew)
+		rc = bitmap_create(&s->under_way, s->regions->nr_pages);
 	if (rc)
 		return err_sys(err, rc, "standby: notes on %" PRIu64 " pages", s->regions->nr_pages);
 	return 0;
@@ -131,6 +133,7 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	s->image_bytes = regions->nr_pages * FT_PAGE_SIZE;
 	s->lanes = opt->lanes;
 	s->nr_boxes = opt->epochs;
+	s->copier = opt->copier ? opt->copier : &s->alone;
 	s->window = 1;
 	rc = reserve_all(s, opt, err);
 	if (rc) {
@@ -146,6 +149,7 @@ void standby_destroy(struct standby *s)
 	if (!s)
 		return;
 	bitmap_destroy(s->landed);
+	bitmap_destroy(s->under_way);
 	for (uint32_t i = 0; i < s->nr_boxes; i++)
 		received_destroy(s->box[i].received);
 	if (s->ring.memory)

@@ -6,8 +6,9 @@
  *             (but for output_release) and the only one that changes the state
  *   ft-ship   lives with a connection: takes slabs and commits from the queue and sends them
  *   ft-answer lives with a connection: receives acks, sends heartbeats, watches the clock
+ *   ft-capture, none or several: live with the session, and copy pages in the pause for ft-epoch
  *
- * A slab is at any time in exactly one place: the free queue, the hands of ft-epoch, the ship queue, the hands of ft-ship. */
+ * A slab is at any time in exactly one place: the free queue, the hands of ft-epoch (and of those who copy for it), the ship queue, the hands of ft-ship. */
 #ifndef FT_PRIMARY_H
 #define FT_PRIMARY_H
 
@@ -79,6 +80,7 @@ struct primary {
 	struct work side_work;
 	enum ft_capture capture; /* as set */
 	struct cow *cow;	 /* NULL: pages are always copied in the pause */
+	struct copier copier;	 /* of the pause; epoch thread only */
 
 	/* epoch thread only */
 	const struct region_table *regions; /* of this connection */

@@ -111,10 +111,10 @@ static void prepare_chunks(struct primary *p, uint64_t first, uint64_t end)
 		tp_prepare(p->link->conn, FTW_WINDOW_IMAGE, page * FT_PAGE_SIZE, (behind - page) * FT_PAGE_SIZE);
 }
 
-/* The ring from where ft-ship is: the slab in hand and the next one. */
+/* The ring from where ft-ship is, and on from its begin: the slab in hand and the next one. */
 static void prepare_ring(struct primary *p)
 {
-	uint64_t slots, from, nr = 2 * SLAB_PAGES;
+	uint64_t slots, from, nr, left;
 
 	pthread_mutex_lock(&p->s->lock);
 	slots = p->room.slots;
@@ -122,8 +122,11 @@ static void prepare_ring(struct primary *p)
 	if (!slots)
 		return;
 	from = p->ring_position % slots;
-	nr = nr < slots - from ? nr : slots - from;
-	tp_prepare(p->link->conn, FTW_WINDOW_RING, from * FT_PAGE_SIZE, nr * FT_PAGE_SIZE);
+	nr = 2 * SLAB_PAGES < slots ? 2 * SLAB_PAGES : slots;
+	left = nr < slots - from ? nr : slots - from;
+	tp_prepare(p->link->conn, FTW_WINDOW_RING, from * FT_PAGE_SIZE, left * FT_PAGE_SIZE);
+	if (left < nr)
+		tp_prepare(p->link->conn, FTW_WINDOW_RING, 0, (nr - left) * FT_PAGE_SIZE);
 }
 
 /* Where the slab's pages will go, chunk by chunk; zero pages go nowhere, and must not make the secondary's memory real. */

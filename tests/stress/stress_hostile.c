@@ -252,8 +252,6 @@ static void try_secondary(struct raw_vm *vm, enum stage stage, uint32_t type, ui
 			raw_expect(&r, FTW_APPLIED, epoch);
 		} else if (type == FTW_REGIONS) {
 			raw_expect(&r, FTW_HELLO_ACK, 0);
-			if (slab)
-				raw_expect(&r, FTW_ROOM, 0);
 		} else {
 			CHECK(!raw_receive(&r, &head, NULL, 5) || head.type == FTW_HEARTBEAT, "%s: answered", what);
 		}

@@ -314,6 +314,8 @@ struct ft_config {
 	uint32_t epochs_in_flight;   /* shipped and not yet applied, with slab placement; the smaller of both sides' */
 	uint64_t ring_bytes;	     /* secondary; of slab placement, whole pages; no more than twice the machine's memory is used */
 	enum ft_skip_same skip_same; /* primary */
+	uint32_t capture_threads;    /* primary; that copy pages in the pause, ft-epoch counted */
+	uint32_t apply_threads;	     /* secondary; that copy a committed epoch into the machine's memory, ft-apply counted */
 	uint32_t delta;		     /* primary; 1: pages that differ little from what the secondary has go as the difference; mirror placement */
 	uint64_t delta_cache_bytes;  /* primary; contents that are kept to know it */
 };
