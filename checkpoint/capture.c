@@ -10,6 +10,7 @@
 #include "copy.h"
 #include "digest.h"
 #include "faultpoint.h"
+#include "wire.h"
 
 int slab_create(struct slab **out, void *memory)
 {
@@ -68,6 +69,24 @@ static bool extend(struct page_run *runs, uint32_t *nr_runs, uint64_t page)
 	return true;
 }
 
+/* False: it goes as it is. */
+static bool plan_delta(struct slab_plan *out, const struct past *past, uint64_t number, const uint8_t *page)
+{
+	const uint8_t *before = past->usable ? past_of(past, number) : NULL;
+	uint8_t *at = out->packed + out->packed_bytes;
+	const ft_be64 wire = to_be64(number);
+	uint32_t len = before ? delta_pack(at + sizeof(wire), before, page, DELTA_WORTH) : 0;
+
+	if (!len)
+		return false;
+	memcpy(at, &wire, sizeof(wire));
+	out->packed_len[out->nr_delta] = len + (uint32_t)sizeof(wire);
+	out->packed_digest[out->nr_delta] = digest_page(page, number);
+	out->packed_bytes += out->packed_len[out->nr_delta];
+	out->delta_digest += out->packed_digest[out->nr_delta++];
+	return true;
+}
+
 static void plan_zero(struct slab_plan *out, uint64_t number)
 {
 	out->nr_zero++;
@@ -83,11 +102,13 @@ static void plan_data(struct slab_plan *out, uint64_t number, const uint8_t *pag
 		out->data_slot[out->nr_data_runs - 1] = slot;
 }
 
-void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct same *same, struct slab_plan *out)
+void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct same *same, struct past *past,
+	       struct slab_plan *out)
 {
 	assert(first + nr <= s->nr);
-	out->nr_data = out->nr_zero = out->nr_same = out->nr_data_runs = out->nr_zero_runs = 0;
-	out->data_digest = out->zero_digest = 0;
+	out->nr_data = out->nr_zero = out->nr_same = out->nr_delta = out->nr_data_runs = out->nr_zero_runs = 0;
+	out->data_digest = out->zero_digest = out->delta_digest = 0;
+	out->packed_bytes = 0;
 	for (uint32_t slot = first; slot < first + nr; slot++) {
 		const uint8_t *page = s->memory + (size_t)slot * FT_PAGE_SIZE;
 		bool zero = page_is_zero(page);
@@ -95,11 +116,15 @@ void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct same *s
 		assert(slot == 0 || s->page[slot] > s->page[slot - 1]);
 		if (same && slot + SAME_AHEAD < first + nr)
 			same_prefetch(same, s->page[slot + SAME_AHEAD]);
-		if (same && same_is(same, s->page[slot], page, zero))
+		if (same && same_is(same, s->page[slot], page, zero)) {
 			out->nr_same++;
-		else if (zero)
+			continue;
+		}
+		if (zero)
 			plan_zero(out, s->page[slot]);
-		else
+		else if (!past || !plan_delta(out, past, s->page[slot], page))
 			plan_data(out, s->page[slot], page, slot);
+		if (past)
+			past_note(past, s->page[slot], zero ? NULL : page);
 	}
 }

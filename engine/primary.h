@@ -18,6 +18,7 @@
 #include "choice.h"
 #include "controller.h"
 #include "cow.h"
+#include "delta.h"
 #include "link.h"
 #include "pool.h"
 #include "queue.h"
@@ -120,6 +121,7 @@ struct primary {
 	struct slab_plan *plan; /* ship thread only */
 	struct same same;	/* ship thread only while there is one, then the epoch thread's; see skip.c */
 	struct benefit benefit; /* so is this */
+	struct past past;	/* and this */
 	enum ft_skip_same skip_same; /* as set */
 	bool uses_ring;		/* placement slab: pages go into the ring of the secondary */
 	uint64_t ring_position; /* ship thread only: of the next page */
@@ -207,6 +209,8 @@ int skip_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *
 void skip_end(struct primary *p);
 /* skip_table - ship thread: what the secondary has, NULL: it is not kept.  skip_after - epoch @epoch is sent: how is the next to be looked at? */
 struct same *skip_table(struct primary *p);
+/* skip_past - ship thread: what it has by content, for pages of @epoch; NULL: it is not kept. */
+struct past *skip_past(struct primary *p, uint64_t epoch);
 void skip_after(struct primary *p, uint64_t epoch);
 
 /* -- pace.c: epoch thread -- */

@@ -111,10 +111,10 @@ static void prepare_chunks(struct primary *p, uint64_t first, uint64_t end)
 		tp_prepare(p->link->conn, FTW_WINDOW_IMAGE, page * FT_PAGE_SIZE, (behind - page) * FT_PAGE_SIZE);
 }
 
-/* The ring from where ft-ship is: the slab in hand and the next one. */
+/* The ring from where ft-ship is, and on from its begin: the slab in hand and the next one. */
 static void prepare_ring(struct primary *p)
 {
-	uint64_t slots, from, nr = 2 * SLAB_PAGES;
+	uint64_t slots, from, nr, left;
 
 	pthread_mutex_lock(&p->s->lock);
 	slots = p->room.slots;
@@ -122,8 +122,11 @@ static void prepare_ring(struct primary *p)
 	if (!slots)
 		return;
 	from = p->ring_position % slots;
-	nr = nr < slots - from ? nr : slots - from;
-	tp_prepare(p->link->conn, FTW_WINDOW_RING, from * FT_PAGE_SIZE, nr * FT_PAGE_SIZE);
+	nr = 2 * SLAB_PAGES < slots ? 2 * SLAB_PAGES : slots;
+	left = nr < slots - from ? nr : slots - from;
+	tp_prepare(p->link->conn, FTW_WINDOW_RING, from * FT_PAGE_SIZE, left * FT_PAGE_SIZE);
+	if (left < nr)
+		tp_prepare(p->link->conn, FTW_WINDOW_RING, 0, (nr - left) * FT_PAGE_SIZE);
 }
 
 /* Where the slab's pages will go, chunk by chunk; zero pages go nowhere, and must not make the secondary's memory real. */
@@ -311,13 +314,39 @@ static void count_plan(struct primary *p, struct shipment *sh)
 {
 	const struct slab_plan *plan = p->plan;
 
-	sh->nr_data += plan->nr_data;
+	sh->nr_data += plan->nr_data + plan->nr_delta;
 	sh->nr_zero += plan->nr_zero;
-	sh->digest += plan->data_digest + plan->zero_digest;
-	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE;
+	sh->digest += plan->data_digest + plan->zero_digest + plan->delta_digest;
+	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE + plan->packed_bytes;
 	stats_count(&p->s->stats, FT_COUNTER_PAGES, plan->nr_data);
 	stats_count(&p->s->stats, FT_COUNTER_ZERO_PAGES, plan->nr_zero);
 	stats_count(&p->s->stats, FT_COUNTER_SAME_PAGES, plan->nr_same);
+	stats_count(&p->s->stats, FT_COUNTER_DELTA_PAGES, plan->nr_delta);
+	stats_count(&p->s->stats, FT_COUNTER_DELTA_BYTES, plan->packed_bytes);
+}
+
+/* As many records as it takes: one has room for FTW_DELTA_BYTES_MAX octets of deltas. */
+static int tell_deltas(struct primary *p, uint32_t lane, uint64_t epoch, struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	uint32_t from = 0;
+	int r = 0;
+
+	for (uint32_t i = 0; !r && i < plan->nr_delta;) {
+		uint32_t seq, len = 0, first = i;
+		uint64_t digest = 0;
+		void *buf;
+
+		for (; i < plan->nr_delta && len + plan->packed_len[i] <= FTW_DELTA_BYTES_MAX; i++) {
+			len += plan->packed_len[i];
+			digest += plan->packed_digest[i];
+		}
+		buf = link_begin(p->link, lane, &seq);
+		r = link_end(p->link, lane, create_deltas(buf, epoch, seq, plan->packed + from, len, i - first, digest),
+			     send_deadline(p), err);
+		from += len;
+	}
+	return r;
 }
 
 /* Slots [@first, @first + @nr): digested, sent and told while they are in the processor's cache; so are they on the other side. */
@@ -327,11 +356,13 @@ static int ship_piece(struct primary *p, struct shipment *sh, const struct slab 
 	const struct slab_plan *plan = p->plan;
 	int r;
 
-	slab_plan(slab, first, nr, skip_table(p), p->plan);
+	slab_plan(slab, first, nr, skip_table(p), skip_past(p, slab->epoch), p->plan);
 	r = p->uses_ring ? ship_ring(p, slab, lane, ticket, err) : ship_mirror(p, slab, lane, ticket, err);
 	if (!r)
 		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest,
 			      err);
+	if (!r)
+		r = tell_deltas(p, lane, slab->epoch, err);
 	if (!r)
 		count_plan(p, sh);
 	return r;

@@ -47,6 +47,7 @@ static const char *const names[] = {
 	"loopback/pair",
 	"output/open",
 	"output/ring",
+	"past/map",
 	"pool/alloc",
 	"pool/arena",
 	"pool/create",

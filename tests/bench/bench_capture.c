@@ -183,7 +183,7 @@ static double time_plan(struct machine *m, uint64_t nr, struct same *same)
 	uint64_t t = now_ns();
 
 	for (unsigned i = 0; i * UINT64_C(2048) < nr; i++)
-		slab_plan(m->slab[i], 0, m->slab[i]->nr, same, m->plan);
+		slab_plan(m->slab[i], 0, m->slab[i]->nr, same, NULL, m->plan);
 	return per_page(t, nr);
 }
 

@@ -16,7 +16,7 @@
  * stress_faults --way WAY --op OP --nth N [--persistent]          one run in which the VMM fails
  *
  * Ways: "tcp" is killed and fails over; "loopback", and "rdma" over the made-up fabric (tests/support/fabric_fake.h), which also must be left
- * empty, are stopped in an orderly way, and the old image is forced to run. */
+ * empty, are stopped in an orderly way, and the old image is forced to run.  These two have slab placement. */
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -200,7 +200,7 @@ static void make_machines(struct world *w)
 	w->nr_fds = count_fds();
 	sim_config_init(&cfg);
 	cfg.region_bytes[0] = 300 * FT_PAGE_SIZE;
-	cfg.side_max_bytes = 200000;
+	cfg.side_max_bytes = w->fault->way == WAY_RDMA ? 0 : 200000; /* with a side stream epochs go one by one */
 	cfg.prefill_pages = 60;
 	cfg.rate = 3000;
 	cfg.output_every = 10;
@@ -310,6 +310,8 @@ static void step_primary(struct world *w)
 			    "reconnect=10,connect-timeout=500,commit-timeout=2000");
 	cfg.on_loss = FT_ON_LOSS_HOLD;
 	cfg.capture = w->fault->way == WAY_LOOPBACK ? FT_CAPTURE_COW : FT_CAPTURE_COPY;
+	cfg.placement = w->fault->way == WAY_TCP ? FT_PLACEMENT_MIRROR : FT_PLACEMENT_SLAB;
+	cfg.delta = w->fault->way == WAY_TCP;
 	cfg.identity = sim_identity(w->primary_sim);
 	cfg.peer = w->where;
 	cfg.record = w->recording[0];

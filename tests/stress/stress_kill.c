@@ -8,7 +8,8 @@
  *  - the secondary has nothing complete and says so, or is promoted, and goes on from exactly one committed epoch;
  *  - nothing has reached the client that the promoted machine does not know.
  *
- * stress_kill [--records N] [--octets N] [--every N]     how many places of each kind, 0: none; each N-th of them */
+ * stress_kill [--records N] [--octets N] [--every N]     how many places of each kind, 0: none; each N-th of them
+ *             [--slab]     with slab placement: three epochs in flight, and a full sync and some epochs that are longer than the ring */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -20,6 +21,8 @@
 #define OCTETS_FIRST 40.0
 #define OCTETS_LAST_PRIMARY 8e6 /* the full sync of these guests is 400 KB, an epoch about 400 KB */
 #define OCTETS_LAST_SECONDARY 3e3
+
+static bool slab;
 
 struct tally {
 	uint64_t no_image, promoted, epochs;
@@ -37,8 +40,17 @@ static void draw_options(struct pair_options *opt)
 	opt->compare = true;
 	opt->use_proxy = true;
 	/* output stays held until the test has looked; then it is told to go on alone */
-	opt->primary = "interval=5,heartbeat=20,heartbeat-misses=100,on-loss=hold,reconnect=60000,lanes=2";
+	opt->primary = "interval=5,heartbeat=20,heartbeat-misses=100,on-loss=hold,reconnect=60000,lanes=2,"
+		       "placement=mirror";
 	opt->secondary = "heartbeat=20,heartbeat-misses=100,lanes=2";
+	if (!slab)
+		return;
+	opt->sim.region_bytes[0] = 1500 * FT_PAGE_SIZE;
+	opt->sim.prefill_pages = 900;
+	opt->sim.side_max_bytes = 0; /* with a side stream epochs go one by one */
+	opt->primary = "interval=5,heartbeat=20,heartbeat-misses=100,on-loss=hold,reconnect=60000,lanes=2,"
+		       "placement=slab,epochs-in-flight=3";
+	opt->secondary = "heartbeat=20,heartbeat-misses=100,lanes=2,credits=16,epochs-in-flight=3,ring-bytes=2M";
 }
 
 /* The connection breaks, and the other side stays dead. */
@@ -156,8 +168,12 @@ int main(int argc, char **argv)
 {
 	unsigned nr_records = 30, nr_octets = 20, every = 1;
 
-	for (int i = 1; i + 1 < argc; i += 2) {
-		if (strcmp(argv[i], "--records") == 0)
+	for (int i = 1; i < argc; i += 2) {
+		if (strcmp(argv[i], "--slab") == 0)
+			slab = true, i--;
+		else if (i + 1 == argc)
+			DIE("what is %s?", argv[i]);
+		else if (strcmp(argv[i], "--records") == 0)
 			nr_records = (unsigned)atoi(argv[i + 1]);
 		else if (strcmp(argv[i], "--octets") == 0)
 			nr_octets = (unsigned)atoi(argv[i + 1]);

@@ -171,11 +171,7 @@ static void secondary_rests(void)
 	raw_vm_primary(&vm, uri, "interval=10,heartbeat=20,heartbeat-misses=100,commit-timeout=10s,suspect=10s");
 	raw_accept(&r, l);
 	raw_expect_hello(&r);
-	raw_hello_ack(&r, &(struct hello_ack){ .version = 1,
-					       .placement = 1,
-					       .epoch_credits = 1,
-					       .heartbeat_ms = 20,
-					       .heartbeat_misses = 100 });
+	raw_hello_ack_with(&r, 20, 100);
 	serve_as_secondary(&r, 300);
 	for (int i = 0; i < 2; i++) {
 		sleep_ms(1000);
@@ -249,11 +245,7 @@ static void late_ack_is_noticed(void)
 	raw_vm_primary(&vm, uri, "interval=10,commit-timeout=200,suspect=10s,heartbeat=20s");
 	raw_accept(&r, l);
 	raw_expect_hello(&r);
-	raw_hello_ack(&r, &(struct hello_ack){ .version = 1,
-					       .placement = 1,
-					       .epoch_credits = 1,
-					       .heartbeat_ms = 20000,
-					       .heartbeat_misses = 100 });
+	raw_hello_ack_with(&r, 20000, 100);
 	CHECK(raw_await_commit(&r) == 1, "the primary has gone");
 	begun = now_ns();
 	pair_wait(vm.session, STATE(SUSPECT));
@@ -483,13 +475,9 @@ static void check_reason(struct ft_session *s, const char *text)
 
 static void protected_by(struct raw *r, struct tp_listener *l)
 {
-	const struct hello_ack ack = {
-		.version = 1, .placement = 1, .epoch_credits = 1, .heartbeat_ms = 100, .heartbeat_misses = 1000
-	};
-
 	raw_accept(r, l);
 	raw_expect_hello(r);
-	raw_hello_ack(r, &ack);
+	raw_hello_ack_with(r, 100, 1000);
 	CHECK(raw_await_commit(r) == 1 && raw_mark(r, FTW_ACK, 1) && raw_mark(r, FTW_APPLIED, 1),
 	      "the primary has gone");
 }

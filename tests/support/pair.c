@@ -69,6 +69,11 @@ void pair_settings(struct ft_config *cfg, const char *settings)
 	free(copy); /* numbers only: no pointer into it is kept */
 }
 
+const char *pair_common_settings(void)
+{
+	return getenv("FT_TEST_SETTINGS");
+}
+
 /* ---- events of the secondary ---- */
 
 static void on_secondary_event(void *user, const struct ft_event *ev)
@@ -141,6 +146,7 @@ void pair_start_secondary(struct pair *p)
 	listen_uri(p, uri, sizeof(uri));
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
 	pair_settings(&cfg, SECONDARY_SETTINGS);
+	pair_settings(&cfg, pair_common_settings());
 	pair_settings(&cfg, p->opt.secondary);
 	cfg.identity = sim_identity(p->secondary_sim);
 	cfg.listen = uri;
@@ -168,6 +174,7 @@ void pair_start_primary(struct pair *p, const char *uri)
 
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
 	pair_settings(&cfg, PRIMARY_SETTINGS);
+	pair_settings(&cfg, pair_common_settings());
 	pair_settings(&cfg, p->opt.primary);
 	cfg.identity = sim_identity(p->primary_sim);
 	cfg.peer = uri;

@@ -72,6 +72,8 @@ void pair_check_promoted(struct pair *p, const struct ft_failover_result *res);
 
 /* pair_settings - apply "name=value,name=value" to @cfg; the strings live as long as the process. */
 void pair_settings(struct ft_config *cfg, const char *settings);
+/* pair_common_settings - of all sessions of a test, under those that it makes itself: of the environment's FT_TEST_SETTINGS.  May be NULL. */
+const char *pair_common_settings(void);
 /* pair_log_line - a sink for ft_log_set(): to standard error, if the environment has FT_TEST_LOG. */
 void pair_log_line(void *user, enum ft_log_level level, const char *module, const char *msg);
 const char *pair_status_text(struct ft_session *s, char *buf, size_t size);

@@ -14,6 +14,13 @@
 
 #define SEND_MS 5000u
 
+static bool by_slab(void)
+{
+	const char *settings = pair_common_settings();
+
+	return settings && strstr(settings, "placement=slab");
+}
+
 void raw_connect(struct raw *r, const char *uri, uint32_t data_lanes)
 {
 	struct tp_params params = { .lanes = data_lanes + 1 };
@@ -21,6 +28,7 @@ void raw_connect(struct raw *r, const char *uri, uint32_t data_lanes)
 	struct tp_conn *conn;
 
 	memset(r, 0, sizeof(*r));
+	r->slab = by_slab();
 	r->lanes = data_lanes;
 	CHECK_OK(tp_connect(&conn, uri, &params, deadline_in_ms(WAIT_MS), -1, &err), err);
 	CHECK_OK(link_create(&r->link, conn, NULL, &err), err);
@@ -43,6 +51,7 @@ void raw_accept(struct raw *r, struct tp_listener *l)
 	struct tp_conn *conn;
 
 	memset(r, 0, sizeof(*r));
+	r->slab = by_slab();
 	CHECK_OK(tp_accept(l, &conn, deadline_in_ms(WAIT_MS), -1, &err), err);
 	CHECK_OK(link_create(&r->link, conn, NULL, &err), err);
 	r->lanes = r->link->lanes - 1;
@@ -80,21 +89,33 @@ static void note(struct raw *r, const struct record_head *head, struct cursor *b
 	r->told_end = told.position + told.runs.nr_pages;
 }
 
-bool raw_receive(struct raw *r, struct record_head *head, char *text, uint32_t timeout_ms)
+/* The next record that is no heartbeat. */
+static bool receive(struct raw *r, struct record_head *head, struct cursor *body, uint64_t deadline)
 {
-	uint64_t deadline = deadline_in_ms(timeout_ms);
-	struct cursor body;
 	const void *msg;
 	uint32_t lane;
 	size_t len;
 
 	do {
-		if (link_receive(r->link, &lane, head, &body, &msg, &len, deadline, NULL))
+		if (link_receive(r->link, &lane, head, body, &msg, &len, deadline, NULL))
 			return false;
 	} while (head->type == FTW_HEARTBEAT);
+	return true;
+}
+
+bool raw_receive(struct raw *r, struct record_head *head, char *text, uint32_t timeout_ms)
+{
+	uint64_t deadline = deadline_in_ms(timeout_ms);
+	struct record_head behind;
+	struct cursor body;
+
+	if (!receive(r, head, &body, deadline))
+		return false;
 	note(r, head, &body);
 	if (text && (head->type == FTW_REFUSE || head->type == FTW_BYE || head->type == FTW_ERROR))
 		keep_text(&body, text);
+	if (head->type == FTW_HELLO_ACK && r->slab && receive(r, &behind, &body, deadline))
+		note(r, &behind, &body);
 	return true;
 }
 
@@ -148,8 +169,6 @@ void raw_greet(struct raw *r, uint8_t session)
 {
 	CHECK(raw_hello(r, session, 50, 100) && raw_regions(r), "hello cannot be sent");
 	raw_expect(r, FTW_HELLO_ACK, 0);
-	if (r->slab)
-		raw_expect(r, FTW_ROOM, 0);
 }
 
 /* A page, all @fill, at page @at of a window. */
@@ -264,27 +283,53 @@ void raw_expect_hello(struct raw *r)
 	raw_expect(r, FTW_REGIONS, 0);
 }
 
-bool raw_hello_ack(struct raw *r, const struct hello_ack *given)
+static void open_window(struct raw *r)
 {
-	struct hello_ack ack = { .version = FTW_VERSION_MAX,
-				 .placement = r->slab ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR,
-				 .epoch_credits = r->slab ? 2 : 1,
-				 .generation = 1,
-				 .heartbeat_ms = 100,
-				 .heartbeat_misses = 100 };
 	static uint8_t image[RAW_BYTES];
 	struct ft_error err = { 0 };
-	uint32_t seq;
-	void *buf;
 
 	if (r->slab)
 		CHECK_OK(tp_window_open(r->link->conn, FTW_WINDOW_RING, image, RAW_SLOTS * FT_PAGE_SIZE, &err), err);
 	else
 		CHECK_OK(tp_window_open(r->link->conn, FTW_WINDOW_IMAGE, image, sizeof(image), &err), err);
+}
+
+static struct hello_ack good_ack(const struct raw *r)
+{
+	return (struct hello_ack){ .version = FTW_VERSION_MAX,
+				   .placement = r->slab ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR,
+				   .epoch_credits = r->slab ? 2 : 1,
+				   .generation = 1,
+				   .heartbeat_ms = 100,
+				   .heartbeat_misses = 100 };
+}
+
+static bool send_ack(struct raw *r, const struct hello_ack *ack)
+{
+	uint32_t seq;
+	void *buf;
+
+	open_window(r);
 	buf = link_begin(r->link, 0, &seq);
-	if (!raw_send(r, 0, create_hello_ack(buf, seq, given ? given : &ack)))
-		return false;
-	return given || !r->slab || raw_room(r, RAW_SLOTS, 0);
+	return raw_send(r, 0, create_hello_ack(buf, seq, ack));
+}
+
+bool raw_hello_ack(struct raw *r, const struct hello_ack *given)
+{
+	struct hello_ack ack = good_ack(r);
+
+	if (given)
+		return send_ack(r, given);
+	return send_ack(r, &ack) && (!r->slab || raw_room(r, RAW_SLOTS, 0));
+}
+
+void raw_hello_ack_with(struct raw *r, uint32_t heartbeat_ms, uint32_t heartbeat_misses)
+{
+	struct hello_ack ack = good_ack(r);
+
+	ack.heartbeat_ms = heartbeat_ms;
+	ack.heartbeat_misses = heartbeat_misses;
+	CHECK(send_ack(r, &ack) && (!r->slab || raw_room(r, RAW_SLOTS, 0)), "the primary has gone");
 }
 
 bool raw_room(struct raw *r, uint64_t slots, uint64_t freed)
@@ -423,6 +468,7 @@ static void open_vm(struct raw_vm *vm, struct ft_config *cfg, const char *settin
 	if (fill)
 		memset(vm->memory, fill, RAW_BYTES);
 	pair_settings(cfg, "state-max=64K");
+	pair_settings(cfg, pair_common_settings());
 	pair_settings(cfg, settings);
 	cfg->name = "raw";
 	CHECK_OK(ft_session_open(&vm->session, cfg, &vm_ops, vm, &err), err);

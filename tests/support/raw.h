@@ -15,7 +15,7 @@
 struct raw {
 	struct link *link;
 	uint32_t lanes; /* data lanes */
-	bool slab;	/* placement; set behind raw_connect() or raw_accept() */
+	bool slab;	/* placement: of pair_common_settings(), else mirror; may be changed behind raw_connect() or raw_accept() */
 	uint64_t position; /* in the ring, of the next page that raw_pages() writes */
 	struct room room;  /* the last that came */
 	uint64_t told_end; /* behind the last position of which we were told */
@@ -31,14 +31,14 @@ void raw_close(struct raw *r);
 /* raw_send - a record that create_X made in the buffer of link_begin(): false if the peer has ended the connection. */
 bool raw_send(struct raw *r, uint32_t lane, size_t len);
 /* raw_receive - the next record that is no heartbeat; false: the connection is over, or nothing came within @timeout_ms.
- * Of refuse, bye and error the text is put into @text (may be NULL; FTW_REASON_MAX + 1 octets). */
+ * Of refuse, bye and error the text is put into @text (may be NULL; FTW_REASON_MAX + 1 octets).  The first room is taken with its hello-ack. */
 bool raw_receive(struct raw *r, struct record_head *head, char *text, uint32_t timeout_ms);
 void raw_expect(struct raw *r, uint32_t type, uint64_t epoch);
 
 /* -- as a primary -- */
 bool raw_hello(struct raw *r, uint8_t session, uint32_t heartbeat_ms, uint32_t heartbeat_misses);
 bool raw_regions(struct raw *r);
-void raw_greet(struct raw *r, uint8_t session); /* both, and the hello-ack, with slab the first room */
+void raw_greet(struct raw *r, uint8_t session); /* both, and the hello-ack */
 /* Pages [@first, @first + @nr), all octets @fill, as data or (fill 0) told as zeros. */
 bool raw_pages(struct raw *r, uint32_t lane, uint64_t epoch, uint64_t first, uint32_t nr, uint8_t fill);
 /* raw_slab - the same at @position of the ring, wherever that is, and whatever the placement. */
@@ -52,6 +52,7 @@ void raw_epoch(struct raw *r, uint64_t epoch, uint8_t fill);
 void raw_expect_hello(struct raw *r);
 /* @ack NULL: a good one, of the placement, with slab for two epochs and with the first room behind it.  Else there is no room. */
 bool raw_hello_ack(struct raw *r, const struct hello_ack *ack);
+void raw_hello_ack_with(struct raw *r, uint32_t heartbeat_ms, uint32_t heartbeat_misses); /* a good one, but for that */
 bool raw_room(struct raw *r, uint64_t slots, uint64_t freed);
 bool raw_mark(struct raw *r, uint32_t type, uint64_t epoch);
 /* raw_await_commit - read records until a commit comes; its epoch. */
@@ -71,7 +72,7 @@ struct raw_vm {
 	atomic_uint_fast64_t estimate; /* what estimate_dirty says */
 };
 void raw_vm_secondary(struct raw_vm *vm, const char *settings);
-void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings); /* placement mirror, if @settings do not say otherwise */
+void raw_vm_primary(struct raw_vm *vm, const char *uri, const char *settings); /* placement as raw.slab, if @settings do not say otherwise */
 void raw_vm_primary_filled(struct raw_vm *vm, const char *uri, const char *settings, uint8_t fill); /* all its memory is @fill */
 void raw_vm_close(struct raw_vm *vm);
 

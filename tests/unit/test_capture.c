@@ -142,7 +142,7 @@ static void check_capture(struct rig *r)
 		}
 		for (uint64_t i = n * (uint64_t)PAGE; i < SLAB_PAGES * PAGE; i++)
 			cr_assert_eq(r->slab->memory[i], 0xee);
-		slab_plan(r->slab, 0, r->slab->nr, NULL, r->plan);
+		slab_plan(r->slab, 0, r->slab->nr, NULL, NULL, r->plan);
 		check_plan(r->slab, r->plan);
 	} while (n == SLAB_PAGES);
 	for (; page < r->regions->nr_pages; page++)

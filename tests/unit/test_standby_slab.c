@@ -332,22 +332,30 @@ static void run_model(uint64_t seed, bool losses, unsigned threads)
 	free(r);
 }
 
+/* FT_TEST_SEEDS=N: fewer of them, where all is slow. */
+static uint64_t seeds(void)
+{
+	const char *text = getenv("FT_TEST_SEEDS");
+
+	return text ? strtoull(text, NULL, 10) : 3;
+}
+
 Test(standby_slab, epochs_in_any_order, .timeout = 240)
 {
-	for (uint64_t seed = 1; seed < 4; seed++)
+	for (uint64_t seed = 1; seed <= seeds(); seed++)
 		run_model(seed, false, 1);
 }
 
 /* Pages are told again all the time: in the order of the positions, whoever copies them. */
 Test(standby_slab, applied_by_several_threads, .timeout = 240)
 {
-	for (unsigned threads = 2; threads < 5; threads++)
+	for (unsigned threads = 2; threads < 2 + seeds(); threads++)
 		run_model(threads, threads == 3, threads);
 }
 
 Test(standby_slab, connections_are_lost, .timeout = 240)
 {
-	for (uint64_t seed = 11; seed < 14; seed++)
+	for (uint64_t seed = 11; seed < 11 + seeds(); seed++)
 		run_model(seed, true, 1);
 }
 
@@ -390,6 +398,31 @@ Test(standby_slab, memory_is_the_ring_alone, .timeout = 60)
 		cr_assert_leq(standby_memory_bytes(r->standby), SLOTS * PAGE);
 	}
 	cr_assert_gt(most, SLOTS * PAGE, "the long epoch was not longer than the ring");
+	rig_close(r);
+	free(r);
+}
+
+/* A connection that ends in the middle of a long epoch leaves nothing of it. */
+Test(standby_slab, what_was_moved_is_given_back_when_the_connection_ends, .timeout = 60)
+{
+	struct rig *r = calloc(1, sizeof(*r));
+
+	rig_open(r, 15);
+	connect_anew(r);
+	r->left = 4;
+	while (r->epoch == 1)
+		step_sender(r);
+	deliver_all(r);
+	step_apply(r);
+	for (r->left = 90; r->moved < 2 * SLOTS;) {
+		step_sender(r);
+		for (unsigned lane = 1; lane <= LANES; lane++)
+			step_lane(r, lane);
+		step_room(r);
+	}
+	cr_assert_gt(standby_memory_bytes(r->standby), SLOTS * PAGE);
+	connect_anew(r);
+	cr_assert_leq(standby_memory_bytes(r->standby), SLOTS * PAGE);
 	rig_close(r);
 	free(r);
 }
