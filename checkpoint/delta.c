@@ -133,17 +133,31 @@ static void *reserve(uint64_t len)
 		       : mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
-int past_open(struct past *p, uint64_t slots)
+/* Scattered, also where page numbers have a common divisor. */
+static uint64_t slot_of(const struct past *p, uint64_t number)
 {
+	uint64_t x = number * UINT64_C(0xbf58476d1ce4e5b9);
+
+	if (p->all)
+		return number;
+	x ^= x >> 32;
+	return ((x * UINT64_C(0x9e3779b97f4a7c15)) >> 32) * p->slots >> 32;
+}
+
+/* Huge pages: each first touch of a small one would cost more than ten deltas do. */
+int past_open(struct past *p, uint64_t most, uint64_t nr_pages)
+{
+	uint64_t slots = most < nr_pages ? most : nr_pages;
 	void *number = reserve(slots * sizeof(*p->number));
 	void *memory = number == MAP_FAILED ? MAP_FAILED : reserve(slots * FT_PAGE_SIZE);
 
-	*p = (struct past){ .slots = slots };
+	*p = (struct past){ .slots = slots, .all = slots == nr_pages };
 	if (memory == MAP_FAILED) {
 		if (number != MAP_FAILED)
 			munmap(number, slots * sizeof(*p->number));
 		return -ENOMEM;
 	}
+	madvise(memory, slots * FT_PAGE_SIZE, MADV_HUGEPAGE);
 	p->number = number;
 	p->memory = memory;
 	return 0;
@@ -160,14 +174,14 @@ void past_close(struct past *p)
 
 const uint8_t *past_of(const struct past *p, uint64_t number)
 {
-	uint64_t slot = number % p->slots;
+	uint64_t slot = slot_of(p, number);
 
 	return p->number[slot] == number + 1 ? p->memory + slot * FT_PAGE_SIZE : NULL;
 }
 
 void past_note(struct past *p, uint64_t number, const uint8_t *page)
 {
-	uint64_t slot = number % p->slots;
+	uint64_t slot = slot_of(p, number);
 
 	if (page) {
 		memcpy(p->memory + slot * FT_PAGE_SIZE, page, FT_PAGE_SIZE);

@@ -28,11 +28,12 @@ struct past {
 	uint64_t *number; /* of slots: page + 1, 0: none.  NULL: closed */
 	uint8_t *memory;  /* their contents */
 	uint64_t slots;
+	bool all;	  /* there is one for each page */
 	bool usable;	  /* deltas may be made */
 };
 
-/* past_open - of @slots pages; made real as they are used.  -ENOMEM: it is closed. */
-int past_open(struct past *p, uint64_t slots);
+/* past_open - of the @nr_pages of a page space, but at most @most, less than 2^32; made real as they are used, in huge pages where there are some.  -ENOMEM: it is closed. */
+int past_open(struct past *p, uint64_t most, uint64_t nr_pages);
 void past_close(struct past *p); /* also of one that is closed */
 const uint8_t *past_of(const struct past *p, uint64_t number); /* NULL: not known */
 void past_note(struct past *p, uint64_t number, const uint8_t *page); /* it is sent now.  NULL: sent, but not to be kept */

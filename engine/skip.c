@@ -38,12 +38,8 @@ static int same_begin(struct primary *p, const struct ft_config *cfg, struct ft_
 
 int skip_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
 {
-	uint64_t slots = cfg->delta_cache_bytes / FT_PAGE_SIZE;
-
 	skip_end(p);
-	if (slots > p->regions->nr_pages)
-		slots = p->regions->nr_pages;
-	if (cfg->delta && past_open(&p->past, slots))
+	if (cfg->delta && past_open(&p->past, cfg->delta_cache_bytes / FT_PAGE_SIZE, p->regions->nr_pages))
 		return err_set(err, -ENOMEM, "no memory for the contents of pages (delta-cache)");
 	return same_begin(p, cfg, err);
 }

@@ -118,7 +118,7 @@ Test(delta, contents_are_those_noted_last, .timeout = 60)
 	struct past p;
 	uint64_t hits = 0;
 
-	cr_assert_eq(past_open(&p, 64), 0);
+	cr_assert_eq(past_open(&p, 64, 300), 0);
 	for (uint64_t i = 1; i < 20000; i++) {
 		uint64_t page = rng_next(&r) % 300;
 		const uint8_t *kept = past_of(&p, page);
@@ -142,6 +142,24 @@ Test(delta, contents_are_those_noted_last, .timeout = 60)
 	past_close(&p);
 }
 
+/* As many as half of the slots: as good as by chance, in whatever steps they come. */
+Test(delta, contents_are_spread)
+{
+	struct past p;
+
+	for (uint64_t stride = 1; stride <= 4096; stride *= 2) {
+		uint64_t kept = 0;
+
+		cr_assert_eq(past_open(&p, 2048, UINT64_C(1) << 30), 0);
+		for (uint64_t i = 0; i < 1024; i++)
+			past_note(&p, i * stride, now);
+		for (uint64_t i = 0; i < 1024; i++)
+			kept += past_of(&p, i * stride) != NULL;
+		cr_expect_geq(kept, 1024 * 3 / 4, "stride %lu: %lu", (unsigned long)stride, (unsigned long)kept);
+		past_close(&p);
+	}
+}
+
 /* A slab of pages against what was noted of them: packed are those that differ little, and they are in the order of their numbers. */
 Test(delta, a_plan_has_what_is_worth_it)
 {
@@ -156,7 +174,7 @@ Test(delta, a_plan_has_what_is_worth_it)
 	struct deltas d;
 
 	cr_assert_eq(slab_create(&slab, memory), 0);
-	cr_assert_eq(past_open(&past, 1024), 0);
+	cr_assert_eq(past_open(&past, 1000, 600), 0);
 	for (uint32_t i = 0; i < 200; i++) {
 		fill(&r, memory + i * PAGE);
 		slab->page[i] = 3 * (uint64_t)i;
