@@ -3,7 +3,7 @@
  * Parts are counted over the life of the crew, mod 2^32: taken <= ready, done <= taken.  Who moves `taken` on by one has the part; a compare and
  * exchange on a number that only grows cannot mistake a part of this run for one of the next.  A run does not end before its parts are done, so who
  * has one may read what the owner set for the run.
- * Awake the others spin, and let others run after a while: a pause is short, and to wake a thread costs as much as some ten pages. */
+ * Awake the others spin, and let others run after a while: a pause is short, and to wake a thread costs as much as some twenty pages. */
 #include "crew.h"
 
 #include <errno.h>
