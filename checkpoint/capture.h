@@ -8,6 +8,8 @@
 
 #include <stdint.h>
 #include "bitmap.h"
+#include "copy.h"
+#include "delta.h"
 #include "record.h"
 #include "region.h"
 #include "same.h"
@@ -34,18 +36,25 @@ void slab_destroy(struct slab *s); /* NULL is harmless; the memory stays */
  * Pages that no region holds are skipped.  Returns the number of pages copied.  Non-temporal copies where they win
  * (measured: tests/bench/bench_capture.c). */
 uint32_t capture_fill(struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at);
+/* capture_add - the same, but the pages are in @s only after copier_end(): maybe several threads copy them, also beside those of the next slab. */
+uint32_t capture_add(struct copier *c, struct slab *s, const struct region_table *regions, const struct bitmap *dirty, uint64_t *at);
 
-/* What is to be sent of a part of a slab: runs of data pages and runs of zero pages; of those that are the same there, nothing. */
+/* What is to be sent of a part of a slab: runs of data pages and runs of zero pages, and deltas; of pages that are the same there, nothing. */
 struct slab_plan {
-	uint32_t nr_data, nr_zero, nr_same;  /* pages */
+	uint32_t nr_data, nr_zero, nr_same, nr_delta; /* pages */
 	uint32_t nr_data_runs, nr_zero_runs;
 	struct page_run data[SLAB_PAGES];    /* neighbouring page numbers; also neighbours in the slab's memory */
 	uint32_t data_slot[SLAB_PAGES];	     /* slab slot of a data run's first page */
 	struct page_run zero[SLAB_PAGES];
-	uint64_t data_digest, zero_digest;
+	uint64_t data_digest, zero_digest, delta_digest;
+	uint32_t packed_len[SLAB_PAGES];     /* of each delta, with its page number in front */
+	uint64_t packed_digest[SLAB_PAGES];  /* of its page */
+	uint32_t packed_bytes;
+	uint8_t packed[SLAB_PAGES * (size_t)(8 + DELTA_WORTH) + DELTA_MAX]; /* as they go into records (codec.h), one behind the other */
 };
-/* slab_plan - of slots [@first, @first + @nr): find zero pages and those that @same has as they are, make runs, compute digests.  Outside the pause.
- * What is in a run is in @same from then on: it must be sent, or @same be forgotten.  @same NULL: all is sent. */
-void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct same *same, struct slab_plan *out);
+/* slab_plan - of slots [@first, @first + @nr): find zero pages and those that @same has as they are, pack those that differ little from what @past has, make runs, compute
+ * digests.  Outside the pause.  What is in a run, or packed, is in @same and @past from then on: it must be sent, or they be forgotten.  @same, @past NULL: there are
+ * none. */
+void slab_plan(const struct slab *s, uint32_t first, uint32_t nr, struct same *same, struct past *past, struct slab_plan *out);
 
 #endif

@@ -11,6 +11,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include "delta.h"
 #include "err.h"
 
 #define HEAD sizeof(struct ftw_record)
@@ -29,6 +30,7 @@ static const struct record_type types[] = {
 	{ FTW_COMMIT, "commit", 80, 80, RECORD_EPOCH_MUST, "primary", "0" },
 	{ FTW_SIDE_DATA, "side-data", 9, 8 + FTW_SIDE_PIECE_MAX, RECORD_EPOCH_MUST, "primary", "1" },
 	{ FTW_NOTIFY_SLAB, "notify-slab", 40, 24 + 16 * FTW_RUNS_MAX, RECORD_EPOCH_MUST, "primary", "data" },
+	{ FTW_NOTIFY_DELTA, "notify-delta", 32, 16 + FTW_DELTA_BYTES_MAX, RECORD_EPOCH_MUST, "primary", "data" },
 	{ FTW_ACK, "ack", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_APPLIED, "applied", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_WORKING, "working", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
@@ -678,6 +680,75 @@ int consume_slab_runs(struct cursor *body, uint64_t nr_pages_space, struct slab_
 		return bad(err, body->type, "%" PRIu32 " pages at position %" PRIu64, r.nr_pages, position);
 	*out = (struct slab_runs){ .runs = r, .position = position };
 	return 0;
+}
+
+/* -- notify-delta -- */
+
+size_t create_deltas(void *buf, uint64_t epoch, uint32_t seq, const void *octets, uint32_t len, uint32_t count,
+		     uint64_t digest)
+{
+	struct writer w = begin(buf, FTW_NOTIFY_DELTA, epoch, seq);
+	const struct ftw_deltas b = { .count = to_be32(count), .digest = to_be64(digest) };
+
+	assert(count && count <= FTW_NOTIFY_PAGES_MAX && len <= FTW_DELTA_BYTES_MAX);
+	put(&w, &b, sizeof(b));
+	put(&w, octets, len);
+	return finish(&w);
+}
+
+static int check_delta(struct cursor *body, uint32_t i, uint64_t nr_pages_space, uint64_t *behind, struct ft_error *err)
+{
+	uint64_t page = rd_u64(body);
+	uint32_t len = body->failed ? 0 : delta_length(body->at, (uint64_t)(body->end - body->at));
+
+	if (!len)
+		return bad(err, FTW_NOTIFY_DELTA, "page %" PRIu32 ": no delta, or one that is cut off", i);
+	if (page < *behind || page >= nr_pages_space)
+		return bad(err, FTW_NOTIFY_DELTA,
+			   "page %" PRIu64 " is not behind the one before, or outside of %" PRIu64 " pages", page,
+			   nr_pages_space);
+	*behind = page + 1;
+	rd_bytes(body, len);
+	return 0;
+}
+
+int consume_deltas(struct cursor *body, uint64_t nr_pages_space, struct deltas *out, struct ft_error *err)
+{
+	uint64_t behind = 0;
+	struct ftw_deltas w;
+	struct deltas d;
+
+	if (!rd_copy(body, &w, sizeof(w)))
+		return bad_length(err, body);
+	d = (struct deltas){ .count = from_be32(w.count),
+			     .digest = from_be64(w.digest),
+			     .octets = body->at,
+			     .octets_bytes = (uint32_t)(body->end - body->at) };
+	if (!d.count || d.count > FTW_NOTIFY_PAGES_MAX)
+		return bad(err, FTW_NOTIFY_DELTA, "%" PRIu32 " pages, it must be 1 to %u", d.count,
+			   FTW_NOTIFY_PAGES_MAX);
+	if (from_be32(w.reserved))
+		return bad(err, FTW_NOTIFY_DELTA, "reserved field is not 0");
+	for (uint32_t i = 0; i < d.count; i++)
+		if (check_delta(body, i, nr_pages_space, &behind, err))
+			return -EPROTO;
+	if (!rd_done(body))
+		return bad_length(err, body);
+	*out = d;
+	return 0;
+}
+
+const uint8_t *deltas_next(const struct deltas *d, uint32_t *at, uint64_t *page)
+{
+	const uint8_t *delta = d->octets + *at + sizeof(ft_be64);
+	ft_be64 wire;
+
+	if (*at == d->octets_bytes)
+		return NULL;
+	memcpy(&wire, d->octets + *at, sizeof(wire));
+	*page = from_be64(wire);
+	*at += (uint32_t)sizeof(wire) + delta_length(delta, d->octets_bytes);
+	return delta;
 }
 
 /* -- device-state -- */

@@ -81,6 +81,12 @@ struct slab_runs {
 	struct runs runs;
 	uint64_t position; /* in the ring; position + runs.nr_pages does not overflow */
 };
+struct deltas {
+	uint32_t count;
+	uint64_t digest;
+	const uint8_t *octets; /* checked: so many deltas, each with its page number in front; in range of nr_pages_space, ascending */
+	uint32_t octets_bytes;
+};
 struct room {
 	uint64_t slots, freed;
 };
@@ -127,6 +133,11 @@ size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const
 int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out, struct ft_error *err);
 size_t create_slab_runs(void *buf, uint64_t epoch, uint32_t seq, uint64_t position, const struct page_run *run, uint32_t count, uint64_t digest);
 int consume_slab_runs(struct cursor *body, uint64_t nr_pages_space, struct slab_runs *out, struct ft_error *err);
+/* @octets: deltas, each with its page number of 8 octets in network order in front. */
+size_t create_deltas(void *buf, uint64_t epoch, uint32_t seq, const void *octets, uint32_t len, uint32_t count, uint64_t digest);
+int consume_deltas(struct cursor *body, uint64_t nr_pages_space, struct deltas *out, struct ft_error *err);
+/* deltas_next - the next one of a record that was consumed, from @*at on, which is 0 at first.  Returns the delta, NULL: there are no more. */
+const uint8_t *deltas_next(const struct deltas *d, uint32_t *at, uint64_t *page);
 size_t create_device_state(void *buf, uint64_t epoch, uint32_t seq, uint64_t total, uint64_t offset, const void *data, uint32_t len);
 int consume_device_state(struct cursor *body, struct device_state *out, struct ft_error *err);
 /* side_data_octets - where create_side_data() finds its octets: room for FTW_SIDE_PIECE_MAX of them, to be filled before the call. */

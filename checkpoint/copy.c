@@ -3,10 +3,14 @@
 #include "copy.h"
 
 #include <errno.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <ft/ft.h>
+#include "crew.h"
 #include "digest.h"
+#include "err.h"
+#include "faultpoint.h"
 
 bool span_next(const struct region_table *regions, const struct bitmap *set, uint64_t *from, uint64_t max,
 	       struct span *out)
@@ -83,6 +87,133 @@ void pages_copied(void)
 {
 }
 #endif
+
+/* -- by several threads --
+ * What is found is put into jobs of about JOB_PAGES pages, each of which one thread copies.  So the work is shared by pages, wherever they lie, and
+ * to find where to split it costs nothing but the walk that must be made anyway. */
+
+#define JOB_PAGES 64u /* some 15 us: what the owner may have to wait for at the end */
+#define JOBS 256u
+#define WAKE_JOBS 4u /* fewer are done before another thread is awake */
+
+struct copy_job {
+	uint32_t nr_spans, nr_pages;
+	struct copy_span span[JOB_PAGES];
+};
+
+int copier_create(struct copier *out, unsigned threads, const char *name, struct ft_error *err)
+{
+	struct copier c = COPIER_ALONE;
+	int r;
+
+	*out = c;
+	if (threads == 1)
+		return 0;
+	r = crew_create(&c.crew, threads, name, err);
+	if (r)
+		return r;
+	c.job = FT_FAULT("copier/jobs") ? NULL : calloc(JOBS, sizeof(*c.job));
+	if (!c.job) {
+		copier_destroy(&c);
+		return err_set(err, -ENOMEM, "no memory for what %u threads copy", threads);
+	}
+	*out = c;
+	return 0;
+}
+
+void copier_destroy(struct copier *c)
+{
+	crew_destroy(c->crew);
+	free(c->job);
+	*c = COPIER_ALONE;
+}
+
+static void copy_spans(const struct copy_span *span, uint32_t nr)
+{
+	for (uint32_t i = 0; i < nr; i++)
+		pages_copy(span[i].to, span[i].from, span[i].nr, i + 1 < nr ? span[i + 1].from : NULL);
+	pages_copied();
+}
+
+static void copy_part(void *work, uint32_t part)
+{
+	struct copy_job *job = &((struct copy_job *)work)[part];
+
+	copy_spans(job->span, job->nr_spans);
+	job->nr_spans = job->nr_pages = 0;
+}
+
+/* All that was passed on is done, and the jobs are empty. */
+static void drain(struct copier *c)
+{
+	for (uint32_t i = 0; !c->running && i < c->nr_jobs; i++)
+		copy_part(c->job, i);
+	if (c->running)
+		crew_wait(c->crew);
+	c->nr_jobs = 0;
+}
+
+/* The job in hand is full, or the last one. */
+static void pass_on(struct copier *c)
+{
+	c->nr_jobs++;
+	if (c->running) {
+		crew_offer(c->crew, 1);
+	} else if (c->nr_jobs == WAKE_JOBS) {
+		crew_begin(c->crew, copy_part, c->job);
+		crew_offer(c->crew, c->nr_jobs);
+		c->running = true;
+	}
+	if (c->nr_jobs == JOBS)
+		drain(c);
+}
+
+static void share(struct copier *c, struct copy_span span)
+{
+	while (span.nr) {
+		struct copy_job *job = &c->job[c->nr_jobs];
+		uint64_t nr = span.nr < JOB_PAGES ? span.nr : JOB_PAGES;
+
+		job->span[job->nr_spans++] = (struct copy_span){ span.to, span.from, nr };
+		job->nr_pages += (uint32_t)nr;
+		if (job->nr_pages >= JOB_PAGES)
+			pass_on(c);
+		span = (struct copy_span){ span.to + nr * FT_PAGE_SIZE, span.from + nr * FT_PAGE_SIZE, span.nr - nr };
+	}
+}
+
+void copier_add(struct copier *c, void *to, const void *from, uint64_t nr)
+{
+	struct copy_span span = { to, from, nr };
+
+	if (c->crew) {
+		share(c, span);
+		return;
+	}
+	if (c->held.nr)
+		pages_copy(c->held.to, c->held.from, c->held.nr, from);
+	c->held = span;
+}
+
+void copier_wait(struct copier *c)
+{
+	if (!c->crew) {
+		copy_spans(&c->held, c->held.nr != 0);
+		c->held.nr = 0;
+		return;
+	}
+	if (c->job[c->nr_jobs].nr_spans)
+		pass_on(c);
+	drain(c);
+}
+
+void copier_end(struct copier *c)
+{
+	copier_wait(c);
+	if (c->running)
+		crew_end(c->crew);
+	c->running = false;
+}
 
 /* Pages in memory: written only where they are not zeros, so that a page shared with others stays so. */
 static uint64_t clear_resident(uint8_t *at, uint64_t nr)

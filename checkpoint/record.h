@@ -19,6 +19,7 @@
 #define FTW_REASON_MAX 400u   /* octets of a reason, no terminator on the wire */
 #define FTW_STATE_PIECE_MAX 65408u /* octets of device state in one record */
 #define FTW_SIDE_PIECE_MAX 65504u  /* octets of the side stream in one record: what it has room for */
+#define FTW_DELTA_BYTES_MAX 65496u /* of all deltas of a notify-delta, with their page numbers: what it has room for */
 #define FTW_LANES_MAX 8u      /* data lanes */
 #define FTW_WINDOW_IMAGE 0u   /* transport window of the receive image (mirror placement) */
 #define FTW_WINDOW_RING 1u    /* of the ring (slab placement) */
@@ -44,6 +45,7 @@ enum ftw_type {
 	FTW_COMMIT = 0x13,	  /* p -> s, lane 0 */
 	FTW_SIDE_DATA = 0x14,	  /* p -> s, data lane 1 */
 	FTW_NOTIFY_SLAB = 0x15,	  /* p -> s, data lane of its writes, slab placement */
+	FTW_NOTIFY_DELTA = 0x16,  /* p -> s, data lane, mirror placement, under its capability */
 	FTW_ACK = 0x20,		  /* s -> p, lane 0: the whole epoch is held */
 	FTW_APPLIED = 0x21,	  /* s -> p, lane 0: the receive image is free for the next epoch */
 	FTW_WORKING = 0x22,	  /* s -> p, lane 0: its machine takes long over the side stream */
@@ -67,6 +69,7 @@ static_assert(sizeof(struct ftw_record) == 24, "wire layout");
 
 /* Capabilities. */
 #define FTW_CAP_SIDE_STREAM UINT64_C(1) /* needed: the primary's machine has a side stream */
+#define FTW_CAP_DELTA UINT64_C(2)	/* needed: the primary may send notify-delta */
 
 enum ftw_placement { FTW_PLACEMENT_MIRROR = 1, FTW_PLACEMENT_SLAB = 2 };
 enum ftw_mode { FTW_MODE_CHECKPOINT = 1, FTW_MODE_COLO = 2 };
@@ -128,6 +131,14 @@ struct ftw_slab { /* notify-slab: a ftw_runs, this, then the runs */
 	ft_be64 position; /* of the first page in the ring; the others follow it */
 };
 static_assert(sizeof(struct ftw_slab) == 8, "wire layout");
+
+struct ftw_deltas {
+	ft_be32 count;	  /* pages, <= FTW_NOTIFY_PAGES_MAX */
+	ft_be32 reserved;
+	ft_be64 digest;	  /* of the pages as they are then; for each page its number, 8 octets, and its delta (delta.h) follow */
+};
+static_assert(sizeof(struct ftw_deltas) == 16, "wire layout");
+static_assert(sizeof(struct ftw_record) + sizeof(struct ftw_deltas) + FTW_DELTA_BYTES_MAX == FTW_RECORD_MAX, "limit");
 
 struct ftw_room {
 	ft_be64 slots; /* pages of the ring; the same in each room of a connection */

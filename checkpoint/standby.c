@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "delta.h"
 #include "digest.h"
 #include "err.h"
 #include "faultpoint.h"
@@ -101,6 +102,8 @@ static int reserve_all(struct standby *s, const struct standby_options *opt, str
 	}
 	if (!rc)
 		rc = bitmap_create(&s->landed, s->regions->nr_pages);
+	if (!rc && s->copier->crew)
+		rc = bitmap_create(&s->under_way, s->regions->nr_pages);
 	if (rc)
 		return err_sys(err, rc, "standby: notes on %" PRIu64 " pages", s->regions->nr_pages);
 	return 0;
@@ -130,6 +133,7 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	s->image_bytes = regions->nr_pages * FT_PAGE_SIZE;
 	s->lanes = opt->lanes;
 	s->nr_boxes = opt->epochs;
+	s->copier = opt->copier ? opt->copier : &s->alone;
 	s->window = 1;
 	rc = reserve_all(s, opt, err);
 	if (rc) {
@@ -145,6 +149,7 @@ void standby_destroy(struct standby *s)
 	if (!s)
 		return;
 	bitmap_destroy(s->landed);
+	bitmap_destroy(s->under_way);
 	for (uint32_t i = 0; i < s->nr_boxes; i++)
 		received_destroy(s->box[i].received);
 	if (s->ring.memory)
@@ -329,6 +334,67 @@ static int take_write(struct standby *s, struct incoming *in, const struct recor
 
 		note_run(in, run, false);
 		s->nr_landed += bitmap_set_run(s->landed, run.first, run.nr);
+	}
+	in->digest += digest;
+	return 0;
+}
+
+/* What the page is before the record: as this epoch told it, or as the epoch before left it. */
+static uint8_t *base_of_delta(struct standby *s, const struct incoming *in, uint64_t page)
+{
+	uint8_t *at = s->image + page * FT_PAGE_SIZE;
+
+	if (bitmap_test(received_data_set(in->received), page))
+		return at;
+	if (bitmap_test(received_zero_set(in->received), page))
+		memset(at, 0, FT_PAGE_SIZE);
+	else
+		memcpy(at, region_page_address(s->regions, page, NULL), FT_PAGE_SIZE);
+	return at;
+}
+
+static int check_deltas(const struct standby *s, const struct record_head *head, const struct deltas *d,
+			struct ft_error *err)
+{
+	uint32_t at = 0;
+	uint64_t page;
+	int rc = 0;
+
+	if (s->slab)
+		return refuse(err, -EPROTO, head, "the placement is slab");
+	if (!s->applied)
+		return refuse(err, -EPROTO, head, "there is nothing here yet that a page could differ from");
+	while (!rc && deltas_next(d, &at, &page))
+		rc = check_held(s, head, (struct page_run){ page, 1 }, err);
+	return rc;
+}
+
+/* Its pages are made in the receive image, and are told by it as by a notify-write.  The standby image rests: the epoch before is applied (S4). */
+static int take_delta(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+		      struct ft_error *err)
+{
+	uint64_t digest = 0, page;
+	const uint8_t *delta;
+	struct deltas d;
+	uint32_t at = 0;
+	int rc = consume_deltas(body, s->regions->nr_pages, &d, err);
+
+	if (!rc)
+		rc = check_deltas(s, head, &d, err);
+	if (rc)
+		return rc;
+	while ((delta = deltas_next(&d, &at, &page))) {
+		uint8_t *to = base_of_delta(s, in, page);
+
+		delta_unpack(to, delta);
+		digest += digest_page(to, page);
+	}
+	rc = check_digest(head, &(struct runs){ .nr_pages = d.count, .digest = d.digest }, digest, err);
+	if (rc)
+		return rc;
+	for (at = 0; deltas_next(&d, &at, &page);) {
+		note_run(in, (struct page_run){ page, 1 }, false);
+		s->nr_landed += bitmap_set_run(s->landed, page, 1);
 	}
 	in->digest += digest;
 	return 0;
@@ -600,6 +666,7 @@ static const struct kind {
 } kinds[] = {
 	{ FTW_NOTIFY_WRITE, 1, FTW_LANES_MAX, take_write, STANDBY_NOTHING },
 	{ FTW_NOTIFY_SLAB, 1, FTW_LANES_MAX, take_slab, STANDBY_NOTHING },
+	{ FTW_NOTIFY_DELTA, 1, FTW_LANES_MAX, take_delta, STANDBY_NOTHING },
 	{ FTW_ZERO_PAGES, 1, FTW_LANES_MAX, take_zero, STANDBY_NOTHING },
 	{ FTW_DEVICE_STATE, 1, 1, take_state, STANDBY_NOTHING },
 	{ FTW_SIDE_DATA, 1, 1, take_side, STANDBY_SIDE },

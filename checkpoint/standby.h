@@ -25,6 +25,7 @@
 #include "received.h"
 #include "region.h"
 
+struct copier;
 struct standby;
 
 struct standby_options {
@@ -32,6 +33,7 @@ struct standby_options {
 	uint64_t state_max;
 	uint32_t epochs;     /* that may be under way at a time, 1 to FTW_EPOCH_CREDITS_MAX */
 	uint64_t ring_bytes; /* whole pages, FTW_RING_SLOTS_MIN at least */
+	struct copier *copier; /* the caller's: of the apply; NULL: the thread that calls it copies alone */
 	bool lock_memory;    /* the receive image as it is touched, the rest at once; the limit is checked by standby_create() */
 };
 

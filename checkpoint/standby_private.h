@@ -7,6 +7,7 @@
 #ifndef FT_STANDBY_PRIVATE_H
 #define FT_STANDBY_PRIVATE_H
 
+#include "copy.h"
 #include "ring.h"
 #include "standby.h"
 
@@ -42,6 +43,9 @@ struct standby {
 	struct pool *pool; /* of the states and the ring */
 	struct pool *image_pool;
 	uint32_t nr_boxes;
+	struct copier *copier;	  /* standby_apply_run()'s */
+	struct copier alone;	  /* the same, if the owner has none */
+	struct bitmap *under_way; /* standby_apply_run()'s; NULL: alone.  Pages that the copier was told of since it was waited for, see keep_order() */
 
 	/* of the connection */
 	uint32_t lanes;

@@ -124,35 +124,54 @@ int epoch_stalled(struct primary *p, const struct ft_config *cfg, const char *wh
 		what, cfg->pause_max_ms);
 }
 
-/* Copy what is dirty into slabs.  The set is empty afterwards. */
-static int capture(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg,
-		   uint64_t paused_ns, struct ft_error *err)
+/* A slab, in the pause.  Without one the captured slabs are shipped, if the policy is to wait for that. */
+static struct work *paused_slab(struct primary *p, struct batch *batch, const struct ft_config *cfg, uint64_t deadline)
+{
+	struct work *w = slab_take(p, now_ns());
+
+	if (w || cfg->at_cap == FT_AT_CAP_DROP)
+		return w;
+	copier_end(&p->copier);
+	batch_ship(p, batch);
+	stats_count(&p->s->stats, FT_COUNTER_CAP_STALLS, 1);
+	return slab_take(p, deadline);
+}
+
+/* Into slabs, which are whole after copier_end(). */
+static int fill_slabs(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg,
+		      uint64_t paused_ns, struct ft_error *err)
 {
 	uint64_t deadline = paused_ns + cfg->pause_max_ms * NS_PER_MS, at = 0;
 
-	job->nr_pages = 0;
-	p->round++;
 	for (;;) {
-		struct work *w = slab_take(p, now_ns());
+		struct work *w = paused_slab(p, batch, cfg, deadline);
 
-		if (!w && cfg->at_cap != FT_AT_CAP_DROP) {
-			batch_ship(p, batch);
-			stats_count(&p->s->stats, FT_COUNTER_CAP_STALLS, 1);
-			w = slab_take(p, deadline);
-		}
 		if (!w)
 			return epoch_stalled(p, cfg, "a pause", err);
 		w->slab->epoch = job->epoch;
 		w->slab->round = p->round;
-		if (capture_fill(w->slab, p->regions, p->dirty, &at) == 0) {
+		if (capture_add(&p->copier, w->slab, p->regions, p->dirty, &at) == 0) {
 			queue_put(&p->free_slabs, &w->node);
-			break;
+			return 0;
 		}
 		job->nr_pages += w->slab->nr;
 		batch_add(batch, w);
 	}
-	bitmap_clear(p->dirty);
-	return 0;
+}
+
+/* Copy what is dirty into slabs.  The set is empty afterwards. */
+static int capture(struct primary *p, struct epoch_job *job, struct batch *batch, const struct ft_config *cfg,
+		   uint64_t paused_ns, struct ft_error *err)
+{
+	int r;
+
+	job->nr_pages = 0;
+	p->round++;
+	r = fill_slabs(p, job, batch, cfg, paused_ns, err);
+	copier_end(&p->copier);
+	if (!r)
+		bitmap_clear(p->dirty);
+	return r;
 }
 
 /* ---- one epoch ---- */

@@ -12,9 +12,9 @@
 #include "err.h"
 #include "faultpoint.h"
 
-static uint64_t capabilities(const struct primary *p)
+static uint64_t capabilities(const struct primary *p, const struct ft_config *cfg)
 {
-	return p->s->ops.side_read ? FTW_CAP_SIDE_STREAM : 0;
+	return (p->s->ops.side_read ? FTW_CAP_SIDE_STREAM : 0) | (cfg->delta ? FTW_CAP_DELTA : 0);
 }
 
 static uint16_t wire_placement(const struct ft_config *cfg)
@@ -31,7 +31,7 @@ static int send_hello(struct primary *p, struct link *l, const struct ft_config 
 		.version_max = FTW_VERSION_MAX,
 		.placement = wire_placement(cfg),
 		.mode = FTW_MODE_CHECKPOINT,
-		.capabilities_needed = capabilities(p),
+		.capabilities_needed = capabilities(p, cfg),
 		.generation = s->generation,
 		.epoch_committed = atomic_load(&s->epoch_acked),
 		.nr_pages = p->regions->nr_pages,
@@ -105,7 +105,7 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	if (r)
 		return r;
 	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != wire_placement(cfg) ||
-	    ack.capabilities != capabilities(p) || (!slab && ack.epoch_credits != 1))
+	    ack.capabilities != capabilities(p, cfg) || (!slab && ack.epoch_credits != 1))
 		return err_set(err, -EPROTO,
 			       "hello-ack chose what was not offered (version %u, placement %u, credits %u, "
 			       "capabilities 0x%llx)",

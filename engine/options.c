@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/err.h"
+#include "crew.h"
 
 #define BOTH (FT_OPT_PRIMARY | FT_OPT_SECONDARY)
 #define PRIMARY FT_OPT_PRIMARY
@@ -30,7 +31,7 @@ enum setting {
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
-	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, NR_SETTINGS
+	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -99,6 +100,10 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[EPOCHS_IN_FLIGHT] = UINT("epochs-in-flight", BOTH, 1, 8, "", "2", "epochs on their way that the secondary has not applied; placement slab"),
 	[RING_BYTES] = SIZE("ring-bytes", FT_OPT_SECONDARY, 2 * MIB, TIB, "128M", "memory for pages that are not applied yet; placement slab"),
 	[SKIP_SAME] = CHOICE("skip-same", PRIMARY, "off|on|auto", "auto", "do not send pages that the secondary has as they are; or as long as that is worth a look at each"),
+	[CAPTURE_THREADS] = UINT("capture-threads", PRIMARY, 1, CREW_MAX, "", "1", "threads that copy an epoch's pages in the pause"),
+	[APPLY_THREADS] = UINT("apply-threads", FT_OPT_SECONDARY, 1, CREW_MAX, "", "1", "threads that copy a committed epoch into the standby's memory"),
+	[DELTA] = BOOL("delta", PRIMARY, "off", "send pages that differ little from what the secondary has as the difference; placement mirror"),
+	[DELTA_CACHE] = SIZE("delta-cache", PRIMARY, MIB, TIB, "64M", "memory for contents of pages, to find the difference"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -148,6 +153,10 @@ static const size_t field[NR_SETTINGS] = {
 	[EPOCHS_IN_FLIGHT] = FIELD(epochs_in_flight),
 	[RING_BYTES] = FIELD(ring_bytes),
 	[SKIP_SAME] = FIELD(skip_same),
+	[CAPTURE_THREADS] = FIELD(capture_threads),
+	[APPLY_THREADS] = FIELD(apply_threads),
+	[DELTA] = FIELD(delta),
+	[DELTA_CACHE] = FIELD(delta_cache_bytes),
 #undef FIELD
 };
 /* clang-format on */
@@ -534,6 +543,11 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 		return err_set(err, -EINVAL,
 			       "send-ahead: with capture cow the pause copies nothing that could be sent before, and "
 			       "auto may choose it");
+	if (cfg->role == FT_ROLE_PRIMARY && cfg->delta && cfg->placement == FT_PLACEMENT_SLAB)
+		return err_set(
+			err, -EINVAL,
+			"delta: goes with placement mirror only: pages in a ring have nothing that they could differ "
+			"from");
 	if (cfg->ring_bytes % FT_PAGE_SIZE)
 		return err_set(err, -EINVAL, "ring-bytes: %llu is not a multiple of %u",
 			       (unsigned long long)cfg->ring_bytes, FT_PAGE_SIZE);

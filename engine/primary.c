@@ -94,6 +94,9 @@ int primary_start(struct ft_session *s, struct ft_error *err)
 	if (p->capture != FT_CAPTURE_COPY && s->ops.write_hook &&
 	    cow_create(&p->cow, &s->stats.metric[FT_METRIC_WRITE_FAULT]))
 		return err_set(err, -ENOMEM, "no memory for capture by copy on write");
+	r = copier_create(&p->copier, s->cfg.capture_threads, "ft-capture", err);
+	if (r)
+		return r;
 	session_event(s, EV_START, NULL);
 	r = thread_start(&p->thread, "ft-epoch", epoch_main, p);
 	if (r) {
@@ -111,6 +114,7 @@ void primary_join(struct ft_session *s)
 	if (p->thread_made)
 		pthread_join(p->thread, NULL);
 	p->thread_made = false;
+	copier_destroy(&p->copier);
 }
 
 void primary_destroy(struct ft_session *s)
@@ -119,6 +123,7 @@ void primary_destroy(struct ft_session *s)
 
 	if (!p)
 		return;
+	copier_destroy(&p->copier);
 	for (uint32_t i = 0; p->slab && i < p->nr_slabs; i++)
 		slab_destroy(p->slab[i]);
 	for (unsigned i = 0; i < EPOCH_JOBS; i++)

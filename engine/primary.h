@@ -6,8 +6,9 @@
  *             (but for output_release) and the only one that changes the state
  *   ft-ship   lives with a connection: takes slabs and commits from the queue and sends them
  *   ft-answer lives with a connection: receives acks, sends heartbeats, watches the clock
+ *   ft-capture, none or several: live with the session, and copy pages in the pause for ft-epoch
  *
- * A slab is at any time in exactly one place: the free queue, the hands of ft-epoch, the ship queue, the hands of ft-ship. */
+ * A slab is at any time in exactly one place: the free queue, the hands of ft-epoch (and of those who copy for it), the ship queue, the hands of ft-ship. */
 #ifndef FT_PRIMARY_H
 #define FT_PRIMARY_H
 
@@ -17,6 +18,7 @@
 #include "choice.h"
 #include "controller.h"
 #include "cow.h"
+#include "delta.h"
 #include "link.h"
 #include "pool.h"
 #include "queue.h"
@@ -78,6 +80,7 @@ struct primary {
 	struct work side_work;
 	enum ft_capture capture; /* as set */
 	struct cow *cow;	 /* NULL: pages are always copied in the pause */
+	struct copier copier;	 /* of the pause; epoch thread only */
 
 	/* epoch thread only */
 	const struct region_table *regions; /* of this connection */
@@ -118,6 +121,7 @@ struct primary {
 	struct slab_plan *plan; /* ship thread only */
 	struct same same;	/* ship thread only while there is one, then the epoch thread's; see skip.c */
 	struct benefit benefit; /* so is this */
+	struct past past;	/* and this */
 	enum ft_skip_same skip_same; /* as set */
 	bool uses_ring;		/* placement slab: pages go into the ring of the secondary */
 	uint64_t ring_position; /* ship thread only: of the next page */
@@ -205,6 +209,8 @@ int skip_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *
 void skip_end(struct primary *p);
 /* skip_table - ship thread: what the secondary has, NULL: it is not kept.  skip_after - epoch @epoch is sent: how is the next to be looked at? */
 struct same *skip_table(struct primary *p);
+/* skip_past - ship thread: what it has by content, for pages of @epoch; NULL: it is not kept. */
+struct past *skip_past(struct primary *p, uint64_t epoch);
 void skip_after(struct primary *p, uint64_t epoch);
 
 /* -- pace.c: epoch thread -- */

@@ -189,6 +189,7 @@ static bool belongs_on_data_lane(uint32_t type)
 	switch (type) {
 	case FTW_NOTIFY_WRITE:
 	case FTW_NOTIFY_SLAB:
+	case FTW_NOTIFY_DELTA:
 	case FTW_ZERO_PAGES:
 	case FTW_DEVICE_STATE:
 	case FTW_SIDE_DATA:
@@ -212,6 +213,10 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 	case FTW_SIDE_DATA:
 		if (!(c->capabilities & FTW_CAP_SIDE_STREAM))
 			return err_set(err, -EPROTO, "side-data, and hello named no side stream");
+		return on_epoch_record(c, rx, lane, msg, len, err);
+	case FTW_NOTIFY_DELTA:
+		if (!(c->capabilities & FTW_CAP_DELTA))
+			return err_set(err, -EPROTO, "notify-delta, and hello named no deltas");
 		return on_epoch_record(c, rx, lane, msg, len, err);
 	case FTW_NOTIFY_WRITE:
 	case FTW_NOTIFY_SLAB:

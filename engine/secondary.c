@@ -241,10 +241,13 @@ int secondary_start(struct ft_session *s, struct ft_error *err)
 		.state_max = s->cfg.state_max,
 		.epochs = s->cfg.epochs_in_flight,
 		.ring_bytes = ring_bytes(s),
+		.copier = &c->copier,
 		.lock_memory = s->cfg.lock_memory,
 	};
-	int r = standby_create(&c->standby, s->regions, &opt, err);
+	int r = copier_create(&c->copier, s->cfg.apply_threads, "ft-apply-crew", err);
 
+	if (!r)
+		r = standby_create(&c->standby, s->regions, &opt, err);
 	if (!r)
 		r = tp_listen(&c->listener, s->listen_uri, &params, err);
 	if (r)
@@ -276,6 +279,7 @@ void secondary_join(struct ft_session *s)
 	pthread_mutex_unlock(&s->lock);
 	if (c->apply_made)
 		pthread_join(c->apply_thread, NULL);
+	copier_destroy(&c->copier);
 	c->accept_made = c->apply_made = false;
 	tp_listener_close(c->listener);
 	c->listener = NULL;
@@ -290,6 +294,7 @@ void secondary_destroy(struct ft_session *s)
 		return;
 	tp_listener_close(c->listener);
 	standby_destroy(c->standby);
+	copier_destroy(&c->copier);
 	greeting_destroy(c);
 	pthread_mutex_destroy(&c->standby_lock);
 	free(c);

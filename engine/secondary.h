@@ -6,6 +6,7 @@
  *   ft-receive lives with a connection: feeds records to the standby (checkpoint/standby.c), acks, heartbeats (receive.c)
  *   ft-apply   lives with the session: copies committed epochs into the standby image, answers applied; says to the primary that ft-receive
  *              is at work in the VMM when that takes long (secondary.c)
+ *   ft-apply-crew, none or several: live with the session, and copy pages for ft-apply
  * Failover runs on its caller's thread, after receiving has ended and the last apply is done (failover.c).
  *
  * Must hold
@@ -21,6 +22,7 @@
 #ifndef FT_SECONDARY_H
 #define FT_SECONDARY_H
 
+#include "copy.h"
 #include "link.h"
 #include "session.h"
 #include "standby.h"
@@ -35,6 +37,7 @@ struct secondary {
 
 	pthread_mutex_t standby_lock; /* rank: below the session's lock is never taken with it held */
 	struct standby *standby;      /* guarded by standby_lock, but for standby_apply_run() */
+	struct copier copier;	      /* standby_apply_run()'s: ft-apply's */
 
 	/* of the connection; set by ft-accept before ft-receive exists */
 	struct greeting *greeting; /* ft-accept's */

@@ -314,13 +314,39 @@ static void count_plan(struct primary *p, struct shipment *sh)
 {
 	const struct slab_plan *plan = p->plan;
 
-	sh->nr_data += plan->nr_data;
+	sh->nr_data += plan->nr_data + plan->nr_delta;
 	sh->nr_zero += plan->nr_zero;
-	sh->digest += plan->data_digest + plan->zero_digest;
-	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE;
+	sh->digest += plan->data_digest + plan->zero_digest + plan->delta_digest;
+	sh->bytes += (uint64_t)plan->nr_data * FT_PAGE_SIZE + plan->packed_bytes;
 	stats_count(&p->s->stats, FT_COUNTER_PAGES, plan->nr_data);
 	stats_count(&p->s->stats, FT_COUNTER_ZERO_PAGES, plan->nr_zero);
 	stats_count(&p->s->stats, FT_COUNTER_SAME_PAGES, plan->nr_same);
+	stats_count(&p->s->stats, FT_COUNTER_DELTA_PAGES, plan->nr_delta);
+	stats_count(&p->s->stats, FT_COUNTER_DELTA_BYTES, plan->packed_bytes);
+}
+
+/* As many records as it takes: one has room for FTW_DELTA_BYTES_MAX octets of deltas. */
+static int tell_deltas(struct primary *p, uint32_t lane, uint64_t epoch, struct ft_error *err)
+{
+	const struct slab_plan *plan = p->plan;
+	uint32_t from = 0;
+	int r = 0;
+
+	for (uint32_t i = 0; !r && i < plan->nr_delta;) {
+		uint32_t seq, len = 0, first = i;
+		uint64_t digest = 0;
+		void *buf;
+
+		for (; i < plan->nr_delta && len + plan->packed_len[i] <= FTW_DELTA_BYTES_MAX; i++) {
+			len += plan->packed_len[i];
+			digest += plan->packed_digest[i];
+		}
+		buf = link_begin(p->link, lane, &seq);
+		r = link_end(p->link, lane, create_deltas(buf, epoch, seq, plan->packed + from, len, i - first, digest),
+			     send_deadline(p), err);
+		from += len;
+	}
+	return r;
 }
 
 /* Slots [@first, @first + @nr): digested, sent and told while they are in the processor's cache; so are they on the other side. */
@@ -330,11 +356,13 @@ static int ship_piece(struct primary *p, struct shipment *sh, const struct slab 
 	const struct slab_plan *plan = p->plan;
 	int r;
 
-	slab_plan(slab, first, nr, skip_table(p), p->plan);
+	slab_plan(slab, first, nr, skip_table(p), skip_past(p, slab->epoch), p->plan);
 	r = p->uses_ring ? ship_ring(p, slab, lane, ticket, err) : ship_mirror(p, slab, lane, ticket, err);
 	if (!r)
 		r = tell_runs(p, FTW_ZERO_PAGES, lane, slab->epoch, plan->zero, plan->nr_zero_runs, plan->zero_digest,
 			      err);
+	if (!r)
+		r = tell_deltas(p, lane, slab->epoch, err);
 	if (!r)
 		count_plan(p, sh);
 	return r;

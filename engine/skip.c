@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* skip.c - "skip-same": the table of what the secondary has (same.h), for a connection, and whether all pages are looked up in it.
- * The table is opened and closed by ft-epoch while there is no ft-ship, and ft-ship's in between: it looks while it makes a slab ready to be sent, outside of
+/* skip.c - "skip-same", "delta": the tables of what the secondary has, as digests (same.h) and as contents (delta.h), for a connection, and whether all pages are
+ * looked up in the first.  They are opened and closed by ft-epoch while there is no ft-ship, and ft-ship's in between: it looks while it makes a slab ready to be sent, outside of
  * the pause.
  *
- * Must hold: each connection has a table of its own.  What was told in the one before may never have arrived. */
+ * Must hold: each connection has tables of its own.  What was told in the one before may never have arrived. */
 #include "primary.h"
 
 #include <errno.h>
@@ -20,11 +20,10 @@ static void look_at(struct primary *p, bool all)
 	atomic_store(&p->looking, all ? LOOK_AT_ALL : LOOK_AT_SAMPLE);
 }
 
-int skip_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
+static int same_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
 {
 	int r;
 
-	skip_end(p);
 	p->skip_same = cfg->skip_same;
 	if (cfg->skip_same == FT_SKIP_SAME_OFF)
 		return 0;
@@ -37,8 +36,17 @@ int skip_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *
 	return 0;
 }
 
+int skip_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
+{
+	skip_end(p);
+	if (cfg->delta && past_open(&p->past, cfg->delta_cache_bytes / FT_PAGE_SIZE, p->regions->nr_pages))
+		return err_set(err, -ENOMEM, "no memory for the contents of pages (delta-cache)");
+	return same_begin(p, cfg, err);
+}
+
 void skip_end(struct primary *p)
 {
+	past_close(&p->past);
 	same_close(&p->same);
 	atomic_store(&p->looking, LOOK_AT_NONE);
 }
@@ -46,6 +54,13 @@ void skip_end(struct primary *p)
 struct same *skip_table(struct primary *p)
 {
 	return p->same.page ? &p->same : NULL;
+}
+
+/* In the first epoch there is nothing on the other side that a page could differ from. */
+struct past *skip_past(struct primary *p, uint64_t epoch)
+{
+	p->past.usable = epoch > 1;
+	return p->past.number ? &p->past : NULL;
 }
 
 /* The first epoch is the full copy, whose pages are all new, and whose way took as long as all of its rounds. */

@@ -51,6 +51,8 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_CAPTURE_SWITCHES] = "capture-switches",
 	[FT_COUNTER_SAME_PAGES] = "same-pages",
 	[FT_COUNTER_SKIP_SWITCHES] = "skip-switches",
+	[FT_COUNTER_DELTA_PAGES] = "delta-pages",
+	[FT_COUNTER_DELTA_BYTES] = "delta-bytes",
 };
 
 static const char *const phases[PHASE_COUNT] = {

@@ -2,16 +2,19 @@
 /* bench_capture.c - what the copy in the guest's pause costs, beside the limit: a plain memcpy() of the same scattered
  * pages into the same memory, page by page.  Also apply beside memcpy, and what follows the pause: slab_plan; and what that takes with a table of what the
  * secondary has ("skip-same"), where nothing is the same (other) and where all is (same), beside what it takes without.
+ * And both by several threads beside one, and the copy into huge pages beside small ones.
  * Each round makes a new random set of dirty pages for each measurement, and writes to each page first, as a guest
  * does; which goes first alternates.  A round gives a ratio; median and quartiles of the ratios are printed.
  *
- *   --quick   fewer rounds, up to 10,000 pages of 256 MiB     --json   machine-readable     --help */
+ *   --quick   fewer rounds, up to 10,000 pages of 256 MiB     --json   machine-readable     --help
+ *   --threads N   2     --only capture, same, apply, threads or huge     --pages N   only that many */
 #include <getopt.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include "capture.h"
+#include "copy.h"
 #include "clock.h"
 #include "digest.h"
 #include "pool.h"
@@ -19,20 +22,29 @@
 
 #define PAGE FT_PAGE_SIZE
 #define ROUNDS_MAX 41
+#define SLABS 32u
 
 static uint64_t guest_pages = 1 << 18; /* 1 GiB */
-static unsigned rounds = 41;
+static unsigned rounds = 41, threads = 2;
+static uint64_t only_pages;
+static const char *only;
 static bool json, quick;
 
 struct machine {
 	uint8_t *guest;
 	struct region_table *regions;
 	struct bitmap *dirty;
-	uint64_t *page; /* the same set as a list */
-	struct slab *slab[32];
+	uint64_t *page;     /* the same set as a list */
+	struct slab **slab; /* those in use: of one of the stagings */
 	struct slab_plan *plan;
-	struct pool *pool;
-	uint8_t *staging;
+	struct staging {
+		struct pool *pool;
+		uint8_t *memory;
+		struct slab *slab[SLABS];
+	} small, huge;
+	struct copier alone, crew;
+	struct copier *copier; /* that in use */
+	struct copier of_apply;
 	struct same same;
 	struct standby *standby;
 	uint8_t *image;
@@ -55,10 +67,32 @@ static uint64_t rnd(struct machine *m)
 	return m->random;
 }
 
+static void staging_open(struct staging *s, bool huge)
+{
+	struct pool_options opt = { .cap_bytes = 512u << 20, .huge_pages = huge };
+	struct ft_error err = { 0 };
+
+	if (pool_create(&s->pool, &opt, &err))
+		fail("staging", &err);
+	s->memory = pool_alloc(s->pool, SLABS * SLAB_BYTES, SLAB_ALIGN);
+	for (unsigned i = 0; i < SLABS; i++)
+		if (!s->memory || slab_create(&s->slab[i], s->memory + i * SLAB_BYTES))
+			fail("slabs", NULL);
+}
+
+static void staging_close(struct staging *s)
+{
+	for (unsigned i = 0; i < SLABS; i++)
+		slab_destroy(s->slab[i]);
+	pool_free(s->pool, s->memory, SLABS * SLAB_BYTES);
+	pool_destroy(s->pool);
+}
+
 static void machine_open(struct machine *m)
 {
-	struct pool_options opt = { .cap_bytes = 512u << 20 };
-	struct standby_options sopt = { .lanes = 1, .state_max = 4096, .epochs = 1, .ring_bytes = 2u << 20 };
+	struct standby_options sopt = {
+		.lanes = 1, .state_max = 4096, .epochs = 1, .ring_bytes = 2u << 20, .copier = &m->of_apply
+	};
 	struct region_table *none = region_table_empty();
 	struct ft_error err = { 0 };
 	uint64_t len;
@@ -72,13 +106,14 @@ static void machine_open(struct machine *m)
 	region_table_free(none);
 	m->page = malloc(guest_pages * sizeof(*m->page));
 	m->plan = malloc(sizeof(*m->plan));
-	if (!m->regions || !m->page || !m->plan || bitmap_create(&m->dirty, guest_pages) ||
-	    pool_create(&m->pool, &opt, &err))
+	if (!m->regions || !m->page || !m->plan || bitmap_create(&m->dirty, guest_pages))
 		fail("set-up", &err);
-	m->staging = pool_alloc(m->pool, 32 * SLAB_BYTES, SLAB_ALIGN);
-	for (unsigned i = 0; i < 32; i++)
-		if (!m->staging || slab_create(&m->slab[i], m->staging + i * SLAB_BYTES))
-			fail("slabs", NULL);
+	staging_open(&m->small, false);
+	staging_open(&m->huge, true);
+	m->slab = m->huge.slab;
+	m->copier = &m->alone;
+	if (copier_create(&m->crew, threads, "bench-crew", &err))
+		fail("threads", &err);
 	if (same_open(&m->same, guest_pages))
 		fail("table", NULL);
 	same_look_at(&m->same, true);
@@ -92,10 +127,9 @@ static void machine_close(struct machine *m)
 {
 	standby_destroy(m->standby);
 	same_close(&m->same);
-	for (unsigned i = 0; i < 32; i++)
-		slab_destroy(m->slab[i]);
-	pool_free(m->pool, m->staging, 32 * SLAB_BYTES);
-	pool_destroy(m->pool);
+	copier_destroy(&m->crew);
+	staging_close(&m->small);
+	staging_close(&m->huge);
 	bitmap_destroy(m->dirty);
 	region_table_free(m->regions);
 	free(m->page);
@@ -139,7 +173,8 @@ static double time_capture(struct machine *m, uint64_t nr)
 	unsigned i = 0;
 
 	while (n < nr)
-		n += capture_fill(m->slab[i++], m->regions, m->dirty, &at);
+		n += capture_add(m->copier, m->slab[i++], m->regions, m->dirty, &at);
+	copier_end(m->copier);
 	return per_page(t, nr);
 }
 
@@ -148,7 +183,7 @@ static double time_plan(struct machine *m, uint64_t nr, struct same *same)
 	uint64_t t = now_ns();
 
 	for (unsigned i = 0; i * UINT64_C(2048) < nr; i++)
-		slab_plan(m->slab[i], 0, m->slab[i]->nr, same, m->plan);
+		slab_plan(m->slab[i], 0, m->slab[i]->nr, same, NULL, m->plan);
 	return per_page(t, nr);
 }
 
@@ -295,19 +330,72 @@ static void bench_apply(struct machine *m, uint64_t nr, uint64_t run)
 	report("apply", "memcpy", nr, run, ours, plain, ratio);
 }
 
+/* Several threads beside one. */
+static void bench_threads(struct machine *m, uint64_t nr, uint64_t run)
+{
+	double two[ROUNDS_MAX], one[ROUNDS_MAX], ratio[ROUNDS_MAX];
+
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 2; k++) {
+			make_dirty(m, nr, run, m->guest);
+			m->copier = (i + k) % 2 ? &m->alone : &m->crew;
+			*((i + k) % 2 ? &one[i] : &two[i]) = time_capture(m, nr);
+		}
+		ratio[i] = two[i] / one[i];
+	}
+	m->copier = &m->alone;
+	report("threads", "one", nr, run, two, one, ratio);
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 2; k++) {
+			make_dirty(m, nr, run, m->image);
+			tell(m, nr);
+			m->of_apply = (i + k) % 2 ? m->alone : m->crew;
+			*((i + k) % 2 ? &one[i] : &two[i]) = time_apply(m, nr);
+			if (!((i + k) % 2))
+				m->crew = m->of_apply;
+		}
+		ratio[i] = two[i] / one[i];
+	}
+	m->of_apply = m->alone;
+	report("applied", "one", nr, run, two, one, ratio);
+}
+
+static void bench_huge(struct machine *m, uint64_t nr, uint64_t run)
+{
+	double huge[ROUNDS_MAX], small[ROUNDS_MAX], ratio[ROUNDS_MAX];
+
+	for (unsigned i = 0; i < rounds; i++) {
+		for (unsigned k = 0; k < 2; k++) {
+			make_dirty(m, nr, run, m->guest);
+			m->slab = (i + k) % 2 ? m->small.slab : m->huge.slab;
+			*((i + k) % 2 ? &small[i] : &huge[i]) = time_capture(m, nr);
+		}
+		ratio[i] = huge[i] / small[i];
+	}
+	m->slab = m->huge.slab;
+	report("huge", "small", nr, run, huge, small, ratio);
+}
+
 static void arguments(int argc, char **argv)
 {
 	static const struct option options[] = { { "quick", no_argument, NULL, 'q' },
 						 { "json", no_argument, NULL, 'j' },
 						 { "help", no_argument, NULL, 'h' },
+						 { "threads", required_argument, NULL, 't' },
+						 { "only", required_argument, NULL, 'o' },
+						 { "pages", required_argument, NULL, 'p' },
 						 { 0 } };
 	int c;
 
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		quick |= c == 'q';
 		json |= c == 'j';
+		threads = c == 't' ? (unsigned)atoi(optarg) : threads;
+		only = c == 'o' ? optarg : only;
+		only_pages = c == 'p' ? strtoull(optarg, NULL, 10) : only_pages;
 		if (c == 'h' || c == '?') {
-			fprintf(c == 'h' ? stdout : stderr, "usage: bench_capture [--quick] [--json]\n");
+			fprintf(c == 'h' ? stdout : stderr,
+				"usage: bench_capture [--quick] [--json] [--threads N] [--only PART] [--pages N]\n");
 			exit(c != 'h');
 		}
 	}
@@ -317,9 +405,21 @@ static void arguments(int argc, char **argv)
 	}
 }
 
+static bool is_wanted(const char *part, uint64_t pages)
+{
+	return (!only || strcmp(only, part) == 0) && (!only_pages || only_pages == pages);
+}
+
 int main(int argc, char **argv)
 {
 	static const uint64_t counts[] = { 100, 1000, 2000, 10000, 50000 };
+	static const struct {
+		const char *name;
+		void (*run)(struct machine *m, uint64_t nr, uint64_t run);
+	} parts[] = {
+		{ "capture", bench_capture }, { "same", bench_same }, { "apply", bench_apply },
+		{ "threads", bench_threads }, { "huge", bench_huge },
+	};
 	static struct machine m;
 
 	arguments(argc, argv);
@@ -328,14 +428,10 @@ int main(int argc, char **argv)
 	tell(&m, 1);
 	time_apply(&m, 1); /* the first epoch clears the rest */
 	memset(m.guest, 1, guest_pages * PAGE);
-	for (unsigned i = 0; i < (quick ? 4u : 5u); i++) {
-		bench_capture(&m, counts[i], 1);
-		bench_capture(&m, counts[i], 8);
-		bench_same(&m, counts[i], 1);
-		bench_same(&m, counts[i], 8);
-		bench_apply(&m, counts[i], 1);
-		bench_apply(&m, counts[i], 8);
-	}
+	for (unsigned i = 0; i < (quick ? 4u : 5u); i++)
+		for (size_t p = 0; p < sizeof(parts) / sizeof(parts[0]); p++)
+			for (uint64_t run = 1; run <= 8 && is_wanted(parts[p].name, counts[i]); run += 7)
+				parts[p].run(&m, counts[i], run);
 	machine_close(&m);
 	return 0;
 }

@@ -9,11 +9,13 @@
  *   size    the pause of a guest of 1, 4 and 16 GiB with the same dirty set, beside that of the smallest; and with the set spread over
  *           all of it, where each page has its own part of the page tables, beside memcpy()
  *   memory  what both sides use for it, beside their caps
+ *   threads pause, its capture, and the secondary's apply with capture-threads and apply-threads, beside those of one; sessions in turns
  *
  * A pair of epochs gives one ratio; medians and quartiles are printed.  Samples in which the guest had not finished writing before its
  * pause are left out.
  *
- *   --quick   few and small ones     --json   one object a line     --ship   only ship     --help
+ *   --quick   few and small ones     --json   one object a line     --help
+ *   --only pause, ship, size or threads     --ship   only ship     --threads N   2     --pages N   of `threads`: only that many
  *   --primary, --secondary NAME=VALUE,...   settings of that side */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -40,8 +42,10 @@
 #define WAIT_MS 60000u
 #define WARM_UP_EPOCHS 8u
 
-static bool json, quick, only_ship;
-static const char *primary_settings, *secondary_settings;
+static bool json, quick;
+static const char *only, *primary_settings, *secondary_settings;
+static uint64_t only_pages;
+static unsigned many_threads = 2, copy_threads = 1; /* for `threads`; in use now */
 
 /* ---- what the VMM sees of an epoch ---- */
 
@@ -216,6 +220,7 @@ static void open_secondary(struct rig *g, const struct sim_config *sim, char *ad
 	cfg.listen = "127.0.0.1:0";
 	cfg.identity = sim_identity(g->secondary_sim);
 	set(&cfg, "heartbeat-misses", 100);
+	set(&cfg, "apply-threads", copy_threads);
 	pair_settings(&cfg, secondary_settings);
 	CHECK_OK(ft_session_open(&g->secondary, &cfg, sim_ops(), g->secondary_sim, &err), err);
 	CHECK_OK(sim_attach(g->secondary_sim, g->secondary, &err), err);
@@ -237,6 +242,7 @@ static void open_primary(struct rig *g, const struct sim_config *sim, uint64_t p
 	cfg.identity = sim_identity(g->primary_sim);
 	set(&cfg, "heartbeat-misses", 100);
 	set(&cfg, "interval", interval_of(pages));
+	set(&cfg, "capture-threads", copy_threads);
 	set(&cfg, "staging-bytes", staging > 64u << 20 ? staging : 64u << 20);
 	pair_settings(&cfg, primary_settings);
 	CHECK_OK(ft_session_open(&g->primary, &cfg, &ops, g->primary_sim, &err), err);
@@ -627,7 +633,78 @@ static void bench_size(const uint64_t *gib, unsigned n, uint64_t pages, enum lay
 	}
 }
 
+/* ---- several threads ---- */
+
+struct thread_figures {
+	struct series pause, capture, apply;
+};
+
+static void measure_threads(uint64_t pages, unsigned threads, unsigned samples, struct thread_figures *f)
+{
+	static struct ft_stats stats;
+	struct rig g;
+
+	copy_threads = threads;
+	rig_open(&g, UINT64_C(1) << 30, pages, SPREAD);
+	rig_record(&g, samples);
+	ft_session_stats(g.secondary, &stats);
+	rig_close(&g);
+	copy_threads = 1;
+	f->pause.n = f->capture.n = 0;
+	for (unsigned i = 0; i < atomic_load(&probe.nr); i++) {
+		put(&f->pause, (double)probe.sample[i].pause_ns);
+		put(&f->capture, (double)probe.sample[i].phase_ns[CAPTURE]);
+	}
+	put(&f->apply, (double)stats.dist[FT_METRIC_APPLY].p50);
+}
+
+/* A pair of sessions gives one ratio of medians. */
+static void bench_threads(uint64_t pages, unsigned sessions, unsigned samples)
+{
+	static struct thread_figures one, many;
+	static struct series pause[2], capture[2], apply[2], by_pause, by_capture, by_apply;
+	struct series *all[] = { &pause[0], &pause[1], &capture[0], &capture[1], &apply[0],
+				 &apply[1], &by_pause, &by_capture, &by_apply };
+
+	for (size_t i = 0; i < sizeof(all) / sizeof(all[0]); i++)
+		all[i]->n = 0;
+	for (unsigned s = 0; s < sessions; s++) {
+		one.apply.n = many.apply.n = 0;
+		for (unsigned k = 0; k < 2; k++)
+			measure_threads(pages, (s + k) % 2 ? many_threads : 1, samples, (s + k) % 2 ? &many : &one);
+		for (unsigned k = 0; k < 2; k++) {
+			struct thread_figures *f = k ? &many : &one;
+
+			put(&pause[k], at_share(&f->pause, 0.5));
+			put(&capture[k], at_share(&f->capture, 0.5));
+			put(&apply[k], at_share(&f->apply, 0.5));
+		}
+		put(&by_pause, at_share(&many.pause, 0.5) / at_share(&one.pause, 0.5));
+		put(&by_capture, at_share(&many.capture, 0.5) / at_share(&one.capture, 0.5));
+		put(&by_apply, at_share(&many.apply, 0.5) / at_share(&one.apply, 0.5));
+	}
+	for (unsigned k = 0; k < 2; k++) {
+		printf(json ? "{\"what\": \"threads\", \"pages\": %" PRIu64 ", \"threads\": %u, \"sessions\": %u"
+			    : "threads %6" PRIu64 " pages, %u threads (%u):",
+		       pages, k ? many_threads : 1, pause[k].n);
+		print_us("pause", &pause[k]);
+		print_us("capture", &capture[k]);
+		print_us("apply", &apply[k]);
+		if (k) {
+			print_ratio(json ? "pause_to_one" : "pause/one", &by_pause);
+			print_ratio(json ? "capture_to_one" : "capture/one", &by_capture);
+			print_ratio(json ? "apply_to_one" : "apply/one", &by_apply);
+		}
+		printf(json ? "}\n" : "\n");
+	}
+}
+
 /* ---- */
+
+static bool is_wanted(const char *part)
+{
+	return !only || strcmp(only, part) == 0;
+}
 
 static void arguments(int argc, char **argv)
 {
@@ -636,6 +713,9 @@ static void arguments(int argc, char **argv)
 						 { "ship", no_argument, NULL, 'l' },
 						 { "primary", required_argument, NULL, 'p' },
 						 { "secondary", required_argument, NULL, 's' },
+						 { "threads", required_argument, NULL, 't' },
+						 { "only", required_argument, NULL, 'o' },
+						 { "pages", required_argument, NULL, 'n' },
 						 { "help", no_argument, NULL, 'h' },
 						 { 0 } };
 	int c;
@@ -643,14 +723,18 @@ static void arguments(int argc, char **argv)
 	while ((c = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		quick |= c == 'q';
 		json |= c == 'j';
-		only_ship |= c == 'l';
+		many_threads = c == 't' ? (unsigned)atoi(optarg) : many_threads;
+		only_pages = c == 'n' ? strtoull(optarg, NULL, 10) : only_pages;
+		only = c == 'o' ? optarg : c == 'l' ? "ship" : only;
 		if (c == 'p')
 			primary_settings = optarg;
 		if (c == 's')
 			secondary_settings = optarg;
 		if (c == 'h' || c == '?') {
-			fprintf(c == 'h' ? stdout : stderr, "usage: bench_pause [--quick] [--json] [--ship] [--primary "
-							    "NAME=VALUE,...] [--secondary NAME=VALUE,...]\n");
+			fprintf(c == 'h' ? stdout : stderr,
+				"usage: bench_pause [--quick] [--json] [--only PART] [--ship] [--threads N] [--pages "
+				"N] "
+				"[--primary NAME=VALUE,...] [--secondary NAME=VALUE,...]\n");
 			exit(c != 'h');
 		}
 	}
@@ -662,14 +746,21 @@ int main(int argc, char **argv)
 
 	arguments(argc, argv);
 	setvbuf(stdout, NULL, _IOLBF, 0);
-	for (unsigned i = 0; i < (quick ? 3u : 5u) && !only_ship; i++)
+	for (unsigned i = 0; i < (quick ? 3u : 5u) && is_wanted("pause"); i++)
 		bench_pause(pages[i], quick ? 1 : 3, quick ? 10 : pages[i] < 10000 ? 40 : 24);
-	for (unsigned i = quick ? 2 : 3; i < (quick ? 3u : 5u); i++)
+	for (unsigned i = quick ? 2 : 3; i < (quick ? 3u : 5u) && is_wanted("ship"); i++)
 		for (int layout = SPREAD; layout <= RUN; layout += RUN - SPREAD)
 			bench_ship(pages[i], (enum layout)layout, quick ? 1 : 3, quick ? 5 : 15);
-	if (only_ship)
-		return 0;
-	bench_size(gib, quick ? 2 : 3, 2000, GIB, quick ? 1 : 5, quick ? 8 : 30);
-	bench_size(gib, quick ? 2 : 3, 2000, SPREAD, quick ? 1 : 5, quick ? 8 : 30);
+	for (int layout = GIB; layout >= SPREAD && is_wanted("size"); layout--)
+		bench_size(gib, quick ? 2 : 3, 2000, (enum layout)layout, quick ? 1 : 5, quick ? 8 : 30);
+	for (unsigned i = 1; i < (quick ? 2u : 5u) && is_wanted("threads"); i++)
+		if (!only_pages || only_pages == pages[i])
+			bench_threads(pages[i],
+				      quick              ? 1
+				      : pages[i] < 10000 ? 6
+							 : 3,
+				      quick              ? 8
+				      : pages[i] < 10000 ? 40
+							 : 16);
 	return 0;
 }

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "codec.h"
+#include "delta.h"
 
 #define SPACE (UINT64_C(1) << 36)
 
@@ -86,6 +87,23 @@ static void use_slab_runs(struct cursor *body, struct ft_error *err)
 		return;
 	check_runs(&r.runs);
 	check(r.position + r.runs.nr_pages > r.position);
+}
+
+static void use_deltas(struct cursor *body, struct ft_error *err)
+{
+	static uint8_t memory[FTW_PAGE_BYTES];
+	const uint8_t *delta;
+	uint32_t at = 0, n = 0;
+	uint64_t page, behind = 0;
+	struct deltas d;
+
+	if (consume_deltas(body, SPACE, &d, err))
+		return;
+	for (; (delta = deltas_next(&d, &at, &page)); n++, behind = page + 1) {
+		check(page >= behind && page < SPACE);
+		delta_unpack(memory, delta);
+	}
+	check(n == d.count && at == d.octets_bytes);
 }
 
 static void use_room(struct cursor *body, struct ft_error *err)
@@ -180,6 +198,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		break;
 	case FTW_NOTIFY_SLAB:
 		use_slab_runs(&body, &err);
+		break;
+	case FTW_NOTIFY_DELTA:
+		use_deltas(&body, &err);
 		break;
 	case FTW_SIDE_DATA:
 		use_side_data(&body, &err);

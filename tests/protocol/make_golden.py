@@ -20,7 +20,7 @@ from xxh3 import xxh3
 M64 = 0xFFFFFFFFFFFFFFFF
 PAGES = 256  # of the page space: region "pc.ram" has pages 0 to 99, "vga.vram" 128 to 143
 (HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS, SIDE, WORKING,
- SLAB, ROOM) = (1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22, 0x15, 0x23)
+ SLAB, ROOM, DELTA) = (1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22, 0x15, 0x23, 0x16)
 SLOTS = 512  # of the ring, as few as may be
 
 
@@ -70,6 +70,11 @@ def page(number, epoch):
 @functools.lru_cache(maxsize=None)
 def page_digest(number, epoch):
     return xxh3(page(number, epoch), number)
+
+
+def whole_delta(number, epoch):
+    line = struct.pack(">H", 0xFFFF) + page(number, epoch)[:64]
+    return struct.pack(">QQ", number, M64) + 64 * line
 
 
 def runs_of(pages):
@@ -150,6 +155,16 @@ class Stream:
         for first, nr in runs_of(pages):
             self.write(lane, first, nr, epoch)
         self.notify(lane, pages, epoch)
+
+    def deltas(self, lane, pages, epoch, off=0):
+        """Pages of which every word differs."""
+        self.tell_deltas(lane, b"".join(whole_delta(p, epoch) for p in pages), len(pages),
+                         sum(page_digest(p, epoch) for p in pages), epoch, off)
+
+    def tell_deltas(self, lane, body, count, digest, epoch, off=0, reserved=0):
+        self.data += count
+        self.digest += digest + off
+        self.send("P", lane, DELTA, struct.pack(">IIQ", count, reserved, digest + off & M64) + body, epoch)
 
     def begin_slab(self, credits=3, needed=0, slots=SLOTS):
         self.begin(hello(placement=2, needed=needed), ack=hello_ack(placement=2, credits=credits, caps=needed))
@@ -352,6 +367,37 @@ def good_side_refused():
     s.send("P", 0, REGIONS, MACHINE)
     s.send("S", 0, REFUSE, reason(2, b"hello: the machine here takes no side stream"))
     s.close(b"refused")
+    return s
+
+
+def good_delta():
+    """Pages by their difference: to the epoch before, also to zeros; to what this one has told; a few words, none; a later connection."""
+    s = Stream()
+    s.begin(hello(needed=2), ack=hello_ack(caps=2))
+    s.data_pages(1, [1, 2, 3], 1)
+    s.zero_pages(2, [50], 1)
+    s.commit(1)
+    s.ack(1)
+    s.applied(1)
+    s.deltas(1, [1, 3], 2)
+    s.deltas(2, [50, 60], 2)
+    s.data_pages(1, [2], 2)
+    few = bytearray(page(2, 2))
+    few[64 * 5 + 4 * 3:64 * 5 + 4 * 4] = b"wxyz"
+    few[64 * 63 + 4 * 15:] = b"last"
+    s.tell_deltas(1, struct.pack(">QQH", 2, 1 << 5 | 1 << 63, 1 << 3) + b"wxyz" + struct.pack(">H", 1 << 15) + b"last", 1,
+                  xxh3(bytes(few), 2), 2)
+    s.zero_pages(1, [3], 2)
+    s.tell_deltas(1, struct.pack(">QQ", 3, 0), 1, xxh3(bytes(4096), 3), 2)
+    s.commit(2)
+    s.ack(2)
+    s.applied(2)
+    s.close()
+    s.begin(hello(needed=2, committed=2), ack=hello_ack(caps=2, committed=2))
+    s.whole_epoch(1)
+    s.deltas(1, [2], 2)
+    s.commit(2)
+    s.ack(2)
     return s
 
 
@@ -1408,10 +1454,99 @@ def bad_slab_side_early():
     return s
 
 
+# ---- deltas ----
+
+
+def delta_started(caps=2, epochs=1, **k):
+    s = Stream(**k)
+    s.begin(hello(needed=caps), ack=hello_ack(caps=caps))
+    for epoch in range(1, epochs + 1):
+        s.whole_epoch(epoch)
+    return s
+
+
+@bad("notify-delta of epoch 1: no epoch is applied yet")
+def bad_delta_first():
+    s = delta_started(epochs=0)
+    s.deltas(1, [1], 1)
+    return s
+
+
+@bad("notify-delta of epoch 2: hello named no deltas")
+def bad_delta_unasked():
+    s = delta_started(caps=0)
+    s.deltas(1, [1], 2)
+    return s
+
+
+@bad("notify-delta of epoch 1: the placement is slab")
+def bad_delta_slab():
+    s = slab_started(needed=2)
+    s.deltas(1, [1], 1)
+    return s
+
+
+@bad("notify-delta of epoch 2: digest of its pages is")
+def bad_delta_digest():
+    s = delta_started()
+    s.deltas(1, [1, 2], 2, off=1)
+    return s
+
+
+@bad("notify-delta of epoch 2: page 1 is not behind the one before", 1)
+def bad_delta_order():
+    s = delta_started()
+    s.deltas(1, [2, 1], 2)
+    return s
+
+
+@bad("notify-delta of epoch 2: page 100 lies in no region")
+def bad_delta_region():
+    s = delta_started()
+    s.deltas(1, [100], 2)
+    return s
+
+
+@bad("notify-delta of epoch 2: its length and its counts do not agree", 1)
+def bad_delta_count():
+    s = delta_started()
+    s.tell_deltas(1, whole_delta(1, 2) + whole_delta(2, 2), 1, page_digest(1, 2), 2)
+    return s
+
+
+@bad("notify-delta of epoch 2: its length and its counts do not agree", 1)
+def bad_delta_cut():
+    s = delta_started()
+    s.tell_deltas(1, whole_delta(1, 2)[:-4], 1, page_digest(1, 2), 2)
+    return s
+
+
+@bad("notify-delta of epoch 2: a line without a word that differs", 1)
+def bad_delta_line():
+    s = delta_started()
+    s.tell_deltas(1, struct.pack(">QQH", 1, 1, 0), 1, page_digest(1, 1), 2)
+    return s
+
+
+@bad("notify-delta of epoch 2: reserved field is not 0", 1)
+def bad_delta_reserved():
+    s = delta_started()
+    s.tell_deltas(1, whole_delta(1, 2), 1, page_digest(1, 2), 2, reserved=1)
+    return s
+
+
+@bad("commit of epoch 2: 1 data pages told, 2 announced")
+def bad_delta_data_count():
+    s = delta_started()
+    s.deltas(1, [1], 2)
+    s.commit(2, data=1)
+    return s
+
+
 def main(folder):
     lines = []
     for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload, good_side, good_side_refused,
-                     good_slab, good_slab_long, good_slab_secondary):
+                     good_slab, good_slab_long, good_slab_secondary, good_delta):
         lines.append((function.__name__, function(), 0, "ok: "))
     for function, status, sentence in BAD:
         lines.append((function.__name__, function(), status, sentence))

@@ -29,6 +29,7 @@ RECORDS = {
     0x13: ("commit", 80, 80, "yes", "primary", "0"),  # FTW_COMMIT
     0x14: ("side-data", 9, 8 + 65504, "yes", "primary", "1"),  # FTW_SIDE_DATA
     0x15: ("notify-slab", 40, 24 + 16 * 2048, "yes", "primary", "data"),  # FTW_NOTIFY_SLAB
+    0x16: ("notify-delta", 32, 16 + 65496, "yes", "primary", "data"),  # FTW_NOTIFY_DELTA
     0x20: ("ack", 0, 0, "yes", "secondary", "0"),  # FTW_ACK
     0x21: ("applied", 0, 0, "yes", "secondary", "0"),  # FTW_APPLIED
     0x22: ("working", 0, 0, "yes", "secondary", "0"),  # FTW_WORKING
@@ -39,7 +40,7 @@ RECORDS = {
     0x80000001: ("sync-progress", 24, 24, "any", "primary", "0"),  # FTW_SYNC_PROGRESS
 }
 OPTIONAL = 0x80000000  # FTW_OPTIONAL: the bit
-SIDE_STREAM = 1  # the only capability
+SIDE_STREAM, DELTA = 1, 2  # the capabilities
 
 
 class Bad(Exception):
@@ -190,6 +191,7 @@ class Connection:
         self.epochs = {}
         self.committed = self.whole = self.acked = self.applied = 0
         self.lane_epoch = {}  # lane: epoch of its last record
+        self.content = {}  # page: as it was told last, None where that is not in the file; mirror placement with deltas only
         self.untold = {}  # (lane, page): payload, written to window 0 but not told yet
         self.ring = None  # from the first room on
         self.writes_recorded = False
@@ -442,6 +444,49 @@ class Connection:
                 need((entry.lane, page) in self.untold, "%s: page %d was not written on lane %d", self.what, page, entry.lane)
             octets = [self.untold.pop((entry.lane, page)) for page in pages]
         self.data_pages(e, pages, octets, digest)
+        self.keep(pages, octets)
+
+    def keep(self, pages, octets):
+        if self.hello["needed"] & DELTA:
+            self.content.update(zip(pages, octets))
+
+    def delta(self, b, at, content):
+        """Of the page whose delta begins there: how it is then, None if that cannot be known; and where the delta ends."""
+        octets = None if content is None else bytearray(content)
+        need(at + 8 <= len(b), "%s: its length and its counts do not agree", self.what)
+        lines, at = struct.unpack_from(">Q", b, at)[0], at + 8
+        for line in (i for i in range(64) if lines >> i & 1):
+            need(at + 2 <= len(b), "%s: its length and its counts do not agree", self.what)
+            words, at = struct.unpack_from(">H", b, at)[0], at + 2
+            need(words, "%s: a line without a word that differs", self.what)
+            for word in (i for i in range(16) if words >> i & 1):
+                need(at + 4 <= len(b), "%s: its length and its counts do not agree", self.what)
+                if octets is not None:
+                    octets[64 * line + 4 * word:64 * line + 4 * word + 4] = b[at:at + 4]
+                at += 4
+        return octets and bytes(octets), at
+
+    def on_notify_delta(self, entry, epoch, seq, b):
+        need(not self.slab(), "%s: the placement is slab", self.what)
+        need(self.hello["needed"] & DELTA, "%s: hello named no deltas", self.what)
+        need(self.applied, "%s: no epoch is applied yet", self.what)
+        e = self.under_way(entry, epoch, seq)
+        count, reserved, digest = struct.unpack_from(">IIQ", b)
+        need(1 <= count <= 2048, "%s: %d pages", self.what, count)
+        need(reserved == 0, "%s: reserved field is not 0", self.what)
+        pages, octets, at = [], [], 16
+        for _ in range(count):
+            need(at + 8 <= len(b), "%s: its length and its counts do not agree", self.what)
+            (page,) = struct.unpack_from(">Q", b, at)
+            need(not pages or page > pages[-1], "%s: page %d is not behind the one before", self.what, page)
+            need(any(a <= page < z for a, z in self.regions), "%s: page %d lies in no region", self.what, page)
+            made, at = self.delta(b, at + 8, self.content.get(page, bytes(PAGE)))
+            pages.append(page)
+            octets.append(made)
+        need(at == len(b), "%s: its length and its counts do not agree", self.what)
+        self.told(e, entry.lane, pages)
+        self.data_pages(e, pages, octets, digest)
+        self.keep(pages, octets)
 
     def on_notify_slab(self, entry, epoch, seq, b):
         need(self.slab(), "%s: the placement is mirror", self.what)
@@ -488,6 +533,7 @@ class Connection:
         need(total == digest, "%s: digest of its page numbers is %016x, not %016x", self.what, total, digest)
         e.zero_pages += len(pages)
         e.digest += digest
+        self.keep(pages, [bytes(PAGE)] * len(pages))
         self.zeros += len(pages)
 
     def on_device_state(self, entry, epoch, seq, b):

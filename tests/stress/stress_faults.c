@@ -282,7 +282,7 @@ static void step_secondary(struct world *w)
 	struct ft_config cfg;
 
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
-	pair_settings(&cfg, "heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M");
+	pair_settings(&cfg, "heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M,apply-threads=2");
 	cfg.identity = sim_identity(w->secondary_sim);
 	cfg.listen = way_listen[w->fault->way];
 	cfg.record = w->recording[1];
@@ -305,12 +305,13 @@ static void step_primary(struct world *w)
 
 	ft_config_init(&cfg, FT_ROLE_PRIMARY);
 	/* output stays held after a loss until the standby is back or the operator says otherwise: so at most one is free at any time */
-	pair_settings(&cfg,
-		      "interval=4,heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M,staging-bytes=16M,suspect=300,"
-		      "reconnect=10,connect-timeout=500,commit-timeout=2000");
+	pair_settings(&cfg, "interval=4,heartbeat=20,heartbeat-misses=100,lanes=2,state-max=1M,staging-bytes=16M,"
+			    "capture-threads=2,suspect=300,"
+			    "reconnect=10,connect-timeout=500,commit-timeout=2000");
 	cfg.on_loss = FT_ON_LOSS_HOLD;
 	cfg.capture = w->fault->way == WAY_LOOPBACK ? FT_CAPTURE_COW : FT_CAPTURE_COPY;
 	cfg.placement = w->fault->way == WAY_TCP ? FT_PLACEMENT_MIRROR : FT_PLACEMENT_SLAB;
+	cfg.delta = w->fault->way == WAY_TCP;
 	cfg.identity = sim_identity(w->primary_sim);
 	cfg.peer = w->where;
 	cfg.record = w->recording[0];

@@ -21,10 +21,11 @@
 #define UNKNOWN 0x77u
 #define UNKNOWN_OPTIONAL (FTW_OPTIONAL | 0x77u)
 
-static const uint32_t types[] = { FTW_HELLO,      FTW_HELLO_ACK,    FTW_REFUSE, FTW_REGIONS,       FTW_NOTIFY_WRITE,
-				  FTW_ZERO_PAGES, FTW_DEVICE_STATE, FTW_COMMIT, FTW_ACK,           FTW_APPLIED,
-				  FTW_HEARTBEAT,  FTW_BYE,          FTW_ERROR,  FTW_SYNC_PROGRESS, FTW_SIDE_DATA,
-				  FTW_WORKING,    FTW_NOTIFY_SLAB,  FTW_ROOM,   UNKNOWN,           UNKNOWN_OPTIONAL };
+static const uint32_t types[] = { FTW_HELLO,       FTW_HELLO_ACK,    FTW_REFUSE, FTW_REGIONS,       FTW_NOTIFY_WRITE,
+				  FTW_ZERO_PAGES,  FTW_DEVICE_STATE, FTW_COMMIT, FTW_ACK,           FTW_APPLIED,
+				  FTW_HEARTBEAT,   FTW_BYE,          FTW_ERROR,  FTW_SYNC_PROGRESS, FTW_SIDE_DATA,
+				  FTW_WORKING,     FTW_NOTIFY_SLAB,  FTW_ROOM,   FTW_NOTIFY_DELTA,  UNKNOWN,
+				  UNKNOWN_OPTIONAL };
 static const uint64_t epochs[] = { 0, 1, 2, 3, 4, UINT64_MAX };
 static bool slab; /* placement */
 
@@ -55,6 +56,7 @@ static size_t make(struct raw *r, void *buf, uint32_t type, uint32_t seq, uint64
 	const struct region_entry region = { .len_bytes = RAW_BYTES, .name = "ram", .name_bytes = 3 };
 	const struct page_run run = { 5, 1 };
 	const struct heartbeat beat = { 1, 0 };
+	static const uint8_t zeros[FT_PAGE_SIZE], delta[16] = { [7] = 11 }; /* its number, no lines */
 	const struct sync_progress progress = { 1, 2, 3 };
 	struct commit commit = { .digest = digest_state("", 0), .lanes = LANES };
 
@@ -80,6 +82,8 @@ static size_t make(struct raw *r, void *buf, uint32_t type, uint32_t seq, uint64
 		return create_commit(buf, epoch, seq, &commit);
 	case FTW_SIDE_DATA: /* hello names no side stream: never right */
 		return create_side_data(buf, epoch, seq, 0, 1);
+	case FTW_NOTIFY_DELTA: /* nor deltas; of a page of zeros, to which nothing changes */
+		return create_deltas(buf, epoch, seq, delta, sizeof(delta), 1, digest_page(zeros, delta[7]));
 	case FTW_ACK:
 	case FTW_APPLIED:
 	case FTW_WORKING:

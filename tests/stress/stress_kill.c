@@ -41,8 +41,8 @@ static void draw_options(struct pair_options *opt)
 	opt->compare = true;
 	opt->use_proxy = true;
 	/* output stays held until the test has looked; then it is told to go on alone */
-	opt->primary =
-		"interval=5,heartbeat=20,heartbeat-misses=100,on-loss=hold,reconnect=60000,lanes=2,placement=mirror";
+	opt->primary = "interval=5,heartbeat=20,heartbeat-misses=100,on-loss=hold,reconnect=60000,lanes=2,"
+		       "placement=mirror";
 	opt->secondary = "heartbeat=20,heartbeat-misses=100,lanes=2";
 	if (!slab)
 		return;

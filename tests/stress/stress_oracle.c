@@ -15,6 +15,7 @@
  *   --secondary A=B,C=D     of the secondary alone
  *   --memory MIB            about so much in each guest of the plain part, all of it written
  *   --pattern NAME          each guest writes so
+ *   --delta                 pages must have gone as differences, and each to the right page: else the connection is lost
  *   --same                  pages that the secondary had must have been passed over
  *   --fabric US             over the made-up RDMA fabric, in random order, with pauses of up to so many us (implies --listen)
  *   --switches              the guests of a part must make the engine change its way of capturing, there and back
@@ -30,8 +31,8 @@
 static struct {
 	uint64_t epochs, each, seed, memory_mib, fabric_us;
 	const char *part, *listen, *settings, *secondary, *pattern;
-	bool unpins, switches, same;
-	uint64_t switched, passed_over; /* so far */
+	bool unpins, switches, same, delta;
+	uint64_t switched, passed_over, deltas; /* so far */
 } args = { .epochs = 1500, .each = 100, .seed = 1, .fabric_us = UINT64_MAX };
 
 /* What the wrapper does (transport/fault*.c), and what must have come of it before the part is over. */
@@ -157,6 +158,7 @@ static void count(struct pair *p)
 	ft_session_stats(p->primary, &stats);
 	args.switched += stats.counter[FT_COUNTER_CAPTURE_SWITCHES] / 2;
 	args.passed_over += stats.counter[FT_COUNTER_SAME_PAGES];
+	args.deltas += stats.counter[FT_COUNTER_DELTA_PAGES];
 }
 
 static uint64_t run_guest(struct rng *r, uint64_t epochs, uint64_t *unpins)
@@ -176,6 +178,8 @@ static uint64_t run_guest(struct rng *r, uint64_t epochs, uint64_t *unpins)
 	if (args.unpins)
 		*unpins += unpins_of(&p);
 	count(&p);
+	CHECK(!args.delta || !atomic_load(&p.losses), "connections were lost: %s",
+	      pair_status_text(p.primary, settings, sizeof(settings)));
 	end_in_failover(&p);
 	pair_wait(p.primary, STATE(FENCED));
 	pair_check_stopped(&p);
@@ -270,6 +274,10 @@ static void parse_args(int argc, char **argv)
 			args.unpins = true;
 			continue;
 		}
+		if (strcmp(argv[i], "--delta") == 0) {
+			args.delta = true;
+			continue;
+		}
 		if (strcmp(argv[i], "--same") == 0) {
 			args.same = true;
 			continue;
@@ -336,6 +344,8 @@ int main(int argc, char **argv)
 	end_fabric();
 	printf("capture: %" PRIu64 " times there and back\n", args.switched);
 	printf("same: %" PRIu64 " pages were passed over\n", args.passed_over);
+	printf("delta: %" PRIu64 " pages were told by their difference\n", args.deltas);
+	CHECK(!args.delta || args.deltas > 0, "no page went as a difference: nothing was tried");
 	CHECK(!args.same || args.passed_over > 0, "no page was passed over: nothing was tried");
 	CHECK(!args.switches || args.switched > 0, "the way of capturing never changed back: nothing was tried");
 	return 0;

@@ -23,6 +23,8 @@ struct rig {
 	struct region_table *regions;
 	uint8_t *memory[REGIONS];
 	struct bitmap *dirty;
+	unsigned threads; /* 0: capture_fill() */
+	struct copier copier;
 	uint64_t random;
 };
 
@@ -109,6 +111,17 @@ static void check_plan(const struct slab *s, const struct slab_plan *p)
 	cr_assert_eq(zero_digest, p->zero_digest);
 }
 
+static uint32_t fill(struct rig *r, uint64_t *at)
+{
+	uint32_t n;
+
+	if (!r->threads)
+		return capture_fill(r->slab, r->regions, r->dirty, at);
+	n = capture_add(&r->copier, r->slab, r->regions, r->dirty, at);
+	copier_end(&r->copier);
+	return n;
+}
+
 /* Capture all of the dirty set and compare with a walk over it, page by page. */
 static void check_capture(struct rig *r)
 {
@@ -117,7 +130,7 @@ static void check_capture(struct rig *r)
 
 	do {
 		memset(r->slab->memory, 0xee, SLAB_PAGES * PAGE);
-		n = capture_fill(r->slab, r->regions, r->dirty, &at);
+		n = fill(r, &at);
 		cr_assert_eq(n, r->slab->nr);
 		for (uint32_t slot = 0; slot < n; slot++, page++) {
 			while (!bitmap_test(r->dirty, page) || !region_of_page(r->regions, page))
@@ -129,7 +142,7 @@ static void check_capture(struct rig *r)
 		}
 		for (uint64_t i = n * (uint64_t)PAGE; i < SLAB_PAGES * PAGE; i++)
 			cr_assert_eq(r->slab->memory[i], 0xee);
-		slab_plan(r->slab, 0, r->slab->nr, NULL, r->plan);
+		slab_plan(r->slab, 0, r->slab->nr, NULL, NULL, r->plan);
 		check_plan(r->slab, r->plan);
 	} while (n == SLAB_PAGES);
 	for (; page < r->regions->nr_pages; page++)
@@ -138,11 +151,14 @@ static void check_capture(struct rig *r)
 	cr_assert_eq(capture_fill(r->slab, r->regions, r->dirty, &at), 0);
 }
 
-Test(capture, random_sets, .timeout = 120)
+static void random_sets(unsigned threads)
 {
 	static struct rig r;
 
 	rig_open(&r);
+	r.threads = threads;
+	if (threads)
+		cr_assert_eq(copier_create(&r.copier, threads, "test-copier", NULL), 0);
 	check_capture(&r); /* nothing */
 	for (unsigned round = 0; round < 60; round++) {
 		uint64_t longest = 1 + rnd(&r, round % 2 ? 4 : 300);
@@ -159,7 +175,64 @@ Test(capture, random_sets, .timeout = 120)
 	}
 	bitmap_set_run(r.dirty, 0, r.regions->nr_pages); /* all: regions that touch, a slab filled to its end */
 	check_capture(&r);
+	copier_destroy(&r.copier);
 	rig_close(&r);
+}
+
+Test(capture, random_sets, .timeout = 120)
+{
+	random_sets(0);
+}
+
+Test(capture, random_sets_by_a_copier, .timeout = 240)
+{
+	for (unsigned threads = 1; threads < 5; threads += 2)
+		random_sets(threads);
+}
+
+#define COPIED 20000u /* more than a copier has jobs for */
+#define SOURCES 512u
+
+/* Spans of all lengths, from the end to the beginning; waited for now and then. */
+static void copy_all(struct rig *r, uint8_t *to, const uint8_t *from, uint16_t *source)
+{
+	for (uint32_t left = COPIED; left;) {
+		uint32_t nr = 1 + (uint32_t)rnd(r, rnd(r, 9) ? 3 : 300), first;
+
+		nr = nr < left ? nr : left;
+		first = (uint32_t)rnd(r, SOURCES - nr);
+		left -= nr;
+		copier_add(&r->copier, to + (size_t)left * PAGE, from + (size_t)first * PAGE, nr);
+		for (uint32_t i = 0; i < nr; i++)
+			source[left + i] = (uint16_t)(first + i);
+		if (rnd(r, 3000) == 0)
+			copier_wait(&r->copier);
+		if (rnd(r, 3000) == 0)
+			copier_end(&r->copier);
+	}
+	copier_end(&r->copier);
+}
+
+Test(capture, copier, .timeout = 120)
+{
+	static struct rig r = { .random = 5 };
+	static uint16_t source[COPIED];
+	uint8_t *to = aligned_alloc(PAGE, COPIED * (size_t)PAGE), *from = aligned_alloc(PAGE, SOURCES * (size_t)PAGE);
+
+	for (size_t i = 0; i < SOURCES * (size_t)PAGE; i++)
+		from[i] = (uint8_t)rnd(&r, 256);
+	for (unsigned threads = 1; threads < 5; threads += 2) {
+		cr_assert_eq(copier_create(&r.copier, threads, "test-copier", NULL), 0);
+		copier_end(&r.copier); /* of nothing */
+		memset(to, 0xee, COPIED * (size_t)PAGE);
+		copy_all(&r, to, from, source);
+		for (uint32_t i = 0; i < COPIED; i++)
+			cr_assert_eq(memcmp(to + (size_t)i * PAGE, from + (size_t)source[i] * PAGE, PAGE), 0,
+				     "%u threads: page %u", threads, i);
+		copier_destroy(&r.copier);
+	}
+	free(to);
+	free(from);
 }
 
 Test(capture, removed_region_is_passed_over)

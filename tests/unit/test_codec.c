@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "codec.h"
+#include "delta.h"
 
 #define SPACE (UINT64_C(1) << 40) /* pages; more than 32 bits of them */
 #define HEAD sizeof(struct ftw_record)
@@ -47,6 +48,7 @@ union any_body {
 	} regions;
 	struct runs runs;
 	struct slab_runs slab_runs;
+	struct deltas deltas;
 	struct room room;
 	struct device_state state;
 	struct side_data side;
@@ -70,6 +72,8 @@ static int consume_body(uint32_t type, struct cursor *body, union any_body *out,
 		return consume_runs(body, SPACE, &out->runs, err);
 	case FTW_NOTIFY_SLAB:
 		return consume_slab_runs(body, SPACE, &out->slab_runs, err);
+	case FTW_NOTIFY_DELTA:
+		return consume_deltas(body, SPACE, &out->deltas, err);
 	case FTW_ROOM:
 		return consume_room(body, &out->room, err);
 	case FTW_DEVICE_STATE:
@@ -316,6 +320,46 @@ static size_t sample_notify_slab(void)
 	return len;
 }
 
+/* Some random pages with random lines and words. */
+static size_t sample_notify_delta(void)
+{
+	static uint8_t octets[FTW_DELTA_BYTES_MAX];
+	const uint64_t digest = any(), epoch = between(1, UINT64_MAX);
+	uint32_t len = 0, count = 0, at = 0;
+	uint64_t page = any() % 1000, told = 0, first = page;
+	union any_body out;
+	size_t n;
+
+	do {
+		uint64_t lines = any() & any() & any();
+		const ft_be64 number = to_be64(page), bits = to_be64(lines);
+
+		memcpy(octets + len, &number, 8);
+		memcpy(octets + len + 8, &bits, 8);
+		len += 16;
+		for (; lines; lines &= lines - 1) {
+			uint16_t words = (uint16_t)(1 + any() % 0xffff);
+			const ft_be16 mask = to_be16(words);
+
+			memcpy(octets + len, &mask, 2);
+			len += 2 + 4 * (uint32_t)__builtin_popcount(words);
+		}
+		count++;
+		page += between(1, 100);
+	} while (any() % 3 && len < FTW_DELTA_BYTES_MAX - DELTA_MAX);
+	n = create_deltas(buf, epoch, 99, octets, len, count, digest);
+	must_take(buf, n, FTW_NOTIFY_DELTA, &out);
+	must_be_head(n, epoch, 99);
+	cr_assert(out.deltas.count == count && out.deltas.digest == digest && out.deltas.octets_bytes == len);
+	while (deltas_next(&out.deltas, &at, &page)) {
+		cr_assert(told ? page > first : page == first);
+		first = page;
+		told++;
+	}
+	cr_assert_eq(told, count);
+	return n;
+}
+
 static size_t sample_room(void)
 {
 	const uint64_t slots = between(FTW_RING_SLOTS_MIN, FTW_PAGES_MAX), last = UINT64_MAX - slots;
@@ -475,6 +519,7 @@ static const struct sample {
 	{ FTW_COMMIT, sample_commit },
 	{ FTW_SIDE_DATA, sample_side_data },
 	{ FTW_NOTIFY_SLAB, sample_notify_slab },
+	{ FTW_NOTIFY_DELTA, sample_notify_delta },
 	{ FTW_ACK, sample_ack },
 	{ FTW_APPLIED, sample_applied },
 	{ FTW_WORKING, sample_working },
@@ -608,6 +653,7 @@ static const struct {
 	{ FTW_NOTIFY_SLAB, AT(ftw_runs, count) },
 	{ FTW_NOTIFY_SLAB, AT(ftw_runs, nr_pages) },
 	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, nr_pages) },
+	{ FTW_NOTIFY_DELTA, AT(ftw_deltas, count) },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, total_bytes) + 4 },
 	{ FTW_REFUSE, AT(ftw_reason, reason_bytes) },
 	{ FTW_BYE, AT(ftw_reason, reason_bytes) },
@@ -663,6 +709,7 @@ static const struct {
 	{ FTW_ZERO_PAGES, 8, 8, 0 },
 	{ FTW_NOTIFY_SLAB, 8, 8, 0 },
 	{ FTW_DEVICE_STATE, 8, 8, 0 },
+	{ FTW_NOTIFY_DELTA, 8, 8, 0 },
 	{ FTW_SIDE_DATA, 8, 8, 0 },
 	{ FTW_COMMIT, 8, 8, 0 },
 	{ FTW_ACK, 8, 8, 0 },
@@ -740,6 +787,11 @@ static const struct {
 	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, first_page), 8, UINT64_MAX },
 	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, nr_pages), 4, 0 },
 	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, nr_pages), 4, UINT32_MAX },
+	{ FTW_NOTIFY_DELTA, AT(ftw_deltas, count), 4, 0 },
+	{ FTW_NOTIFY_DELTA, AT(ftw_deltas, count), 4, FTW_NOTIFY_PAGES_MAX + 1 },
+	{ FTW_NOTIFY_DELTA, AT(ftw_deltas, count), 4, UINT32_MAX },
+	{ FTW_NOTIFY_DELTA, HEAD + sizeof(struct ftw_deltas), 8, SPACE },
+	{ FTW_NOTIFY_DELTA, HEAD + sizeof(struct ftw_deltas), 8, UINT64_MAX },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, total_bytes), 8, 0 },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, offset), 8, UINT64_MAX },
 	{ FTW_SIDE_DATA, AT(ftw_side_data, offset), 8, INT64_MAX },
@@ -754,6 +806,7 @@ static const struct {
 	{ FTW_REGIONS, AT(ftw_regions, reserved), 4, 1 },
 	{ FTW_NOTIFY_WRITE, HEAD + 16 + offsetof(struct ftw_run, reserved), 4, 1 },
 	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, reserved), 4, 1 },
+	{ FTW_NOTIFY_DELTA, AT(ftw_deltas, reserved), 4, 1 },
 	{ FTW_COMMIT, AT(ftw_commit, reserved), 4, 1 },
 	{ FTW_SYNC_PROGRESS, AT(ftw_sync_progress, reserved), 4, 1 },
 };

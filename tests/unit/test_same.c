@@ -102,7 +102,7 @@ static void check_counts(const struct world *w, uint32_t nr)
 /* Sends slots [@first, @first + @nr): what the plan says arrives, and each page is judged by what is there. */
 static void send_part(struct world *w, uint32_t first, uint32_t nr)
 {
-	slab_plan(w->slab, first, nr, &w->same, w->plan);
+	slab_plan(w->slab, first, nr, &w->same, NULL, w->plan);
 	check_counts(w, nr);
 	for (uint32_t slot = first; slot < first + nr; slot++) {
 		uint64_t page = w->slab->page[slot];

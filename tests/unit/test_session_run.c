@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* test_session_run.c - a running primary: what it is asked for, how it stops, what it tells, and regions that come and go. */
 #include <criterion/criterion.h>
+#include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
@@ -9,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 #include "clock.h"
+#include "faultpoint.h"
 #include "session_help.h"
 
 Test(running, checkpoint_and_wait_keep_their_time)
@@ -433,3 +435,76 @@ Test(primary, a_vmm_that_does_not_come_back_from_a_pause_is_told_of)
 	cr_assert_eq(state_of(p.primary), FT_STATE_PROTECTED);
 	pair_close(&p);
 }
+
+static unsigned count_named(const char *name)
+{
+	char path[300], line[32];
+	DIR *d = opendir("/proc/self/task");
+	unsigned n = 0;
+
+	cr_assert(d);
+	for (struct dirent *e; (e = readdir(d));) {
+		FILE *f;
+
+		snprintf(path, sizeof(path), "/proc/self/task/%s/comm", e->d_name);
+		f = e->d_name[0] == '.' ? NULL : fopen(path, "r");
+		n += f && fgets(line, sizeof(line), f) && strncmp(line, name, strlen(name)) == 0 &&
+		     line[strlen(name)] == '\n';
+		if (f)
+			fclose(f);
+	}
+	closedir(d);
+	return n;
+}
+
+/* A thread is in /proc a little longer than it can be joined. */
+static void wait_named(const char *name, unsigned nr)
+{
+	for (uint64_t end = deadline_in_ms(SOON_MS); count_named(name) != nr && now_ns() < end;)
+		sleep_ms(1);
+	cr_assert_eq(count_named(name), nr, "%u threads %s", count_named(name), name);
+}
+
+/* From the start to the stop, as many as were asked for. */
+Test(running, threads_that_copy)
+{
+	struct pair p;
+
+	open_pair(&p, NULL, NULL);
+	pair_wait_protected(&p);
+	cr_assert_eq(count_named("ft-capture") + count_named("ft-apply-crew"), 0);
+	pair_close(&p);
+	open_pair(&p, "capture-threads=3", "apply-threads=2");
+	wait_named("ft-capture", 2);
+	wait_named("ft-apply-crew", 1);
+	pair_wait_protected(&p);
+	ft_session_stop(p.primary);
+	wait_named("ft-capture", 0);
+	ft_session_stop(p.secondary);
+	wait_named("ft-apply-crew", 0);
+	pair_close(&p);
+}
+
+#ifdef FT_FAULT_POINTS
+static void fails_to_start(enum ft_role role, const char *setting, const char *part)
+{
+	struct ft_session *s;
+	struct ft_error err = { 0 };
+	struct ft_config cfg = plain_config(role);
+	struct ft_vmm_ops ops = plain_ops();
+
+	pair_settings(&cfg, setting);
+	cr_assert_eq(ft_session_open(&s, &cfg, &ops, NULL, &err), 0, "%s", err.msg);
+	cr_assert_geq(ft_session_add_region(s, "ram", ram(4), 4 * PAGE, &err), 0, "%s", err.msg);
+	faultpoint_arm(2, false, "thread/start");
+	fails(ft_session_start(s, &err), &err, -EAGAIN, part);
+	faultpoint_disarm();
+	ft_session_close(s);
+}
+
+Test(running, a_thread_that_copies_cannot_be_made)
+{
+	fails_to_start(FT_ROLE_PRIMARY, "capture-threads=4", "cannot start 3 threads (ft-capture)");
+	fails_to_start(FT_ROLE_SECONDARY, "apply-threads=4", "cannot start 3 threads (ft-apply-crew)");
+}
+#endif

@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "delta.h"
 #include "digest.h"
 #include "standby.h"
 
@@ -1160,5 +1161,101 @@ Test(standby, whole_epoch_that_is_not_committed_leaves_no_trace)
 	cr_assert_eq(standby_epoch_committed(r.standby), 1);
 	cr_assert_eq(standby_epoch_image(r.standby), 1);
 	check_state(&r);
+	rig_close(&r);
+}
+
+/* -- pages by their difference -- */
+
+/* @nr pages from @first on, each with some words other than `next` has them; @off: what the announced digest is off by. */
+static int deliver_delta(struct rig *r, uint32_t lane, uint64_t first, uint32_t nr, uint64_t off)
+{
+	static uint8_t packed[FTW_DELTA_BYTES_MAX], pages[PAGES_TOLD * PAGE];
+	struct message *m = message_add(r, lane);
+	uint64_t digest = 0;
+	uint32_t len = 0;
+	int rc;
+
+	for (uint32_t i = 0; i < nr; i++) {
+		uint8_t *page = pages + i * PAGE;
+		const ft_be64 number = to_be64(first + i);
+
+		memcpy(page, r->next + (first + i) * PAGE, PAGE);
+		for (uint64_t n = rnd(r, 30); n; n--)
+			page[rnd(r, PAGE)] ^= (uint8_t)rnd(r, 256);
+		memcpy(packed + len, &number, sizeof(number));
+		len += (uint32_t)sizeof(number);
+		len += delta_pack(packed + len, r->next + (first + i) * PAGE, page, DELTA_MAX);
+		digest += digest_page(page, first + i);
+	}
+	m->len = create_deltas(m->octets, r->epoch, ++r->seq[lane], packed, len, nr, digest + off);
+	r->commit.nr_data_pages += nr;
+	r->commit.digest += digest;
+	rc = deliver(r, m);
+	if (!rc)
+		memcpy(r->next + first * PAGE, pages, nr * PAGE);
+	return rc;
+}
+
+/* One that keeps to the rules: a page to its lane. */
+static void tell_something(struct rig *r)
+{
+	uint32_t lane = 1 + (uint32_t)rnd(r, LANES), nr = 1 + (uint32_t)rnd(r, 5);
+	uint64_t first = (lane - 1) * 16 + rnd(r, 11), draw = rnd(r, 5);
+
+	if (draw < 2)
+		cr_assert_eq(deliver(r, tell_pages(r, lane, draw == 0, first, nr)), 0, "%s", r->err.msg);
+	else
+		cr_assert_eq(deliver_delta(r, lane, first, nr, 0), 0, "%s", r->err.msg);
+}
+
+/* Differences to the epoch before, to what this one told as data, as zeros, and by a difference; byte for byte. */
+Test(standby, differences_byte_for_byte, .timeout = 120)
+{
+	static struct rig r;
+
+	rig_open(&r, 40);
+	good_epoch(&r, 1);
+	for (uint64_t epoch = 2; epoch < 200; epoch++) {
+		epoch_begin(&r, epoch);
+		for (unsigned n = 0; n < 16; n++)
+			tell_something(&r);
+		if (epoch % 7 == 0) { /* all of it was in vain */
+			reconnect(&r);
+			cr_assert(image_is(&r, r.model));
+			epoch_begin(&r, epoch);
+			tell_something(&r);
+		}
+		cr_assert(image_is(&r, r.model), "it was changed before the commit");
+		state_make(&r, 0);
+		cr_assert_eq(deliver(&r, commit_add(&r)), 0, "%s", r.err.msg);
+		cr_assert_eq(r.event, STANDBY_WHOLE);
+		apply(&r);
+	}
+	rig_close(&r);
+}
+
+Test(standby, differences_that_are_refused)
+{
+	static struct rig r;
+
+	rig_open(&r, 41);
+	epoch_begin(&r, 1);
+	cr_assert_eq(deliver_delta(&r, 1, 3, 1, 0), -EPROTO);
+	cr_assert(strstr(r.err.msg, "notify-delta of epoch 1: there is nothing here yet"), "%s", r.err.msg);
+	reconnect(&r);
+	good_epoch(&r, 1);
+	epoch_begin(&r, 2);
+	cr_assert_eq(deliver(&r, tell_pages(&r, 1, false, 3, 2)), 0);
+	check_refused(&r, deliver_delta(&r, 1, 2, 4, 1), -EBADMSG, "notify-delta of epoch 2: digest of 4 pages is ");
+	epoch_begin(&r, 3);
+	check_refused(&r, deliver_delta(&r, 1, 49, 2, 0), -EPROTO, "notify-delta of epoch 3: no region holds page 50");
+	epoch_begin(&r, 4);
+	cr_assert_eq(deliver_delta(&r, 0, 1, 1, 0), -EPROTO);
+	cr_assert(strstr(r.err.msg, "does not belong on lane 0"), "%s", r.err.msg);
+	standby_connect(r.standby, LANES, 2);
+	memset(r.seq, 0, sizeof(r.seq));
+	epoch_begin(&r, 4);
+	cr_assert_eq(deliver_delta(&r, 1, 1, 1, 0), -EPROTO);
+	cr_assert(strstr(r.err.msg, "notify-delta of epoch 4: the placement is slab"), "%s", r.err.msg);
 	rig_close(&r);
 }

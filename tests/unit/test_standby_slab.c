@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include "copy.h"
 #include "digest.h"
 #include "rng.h"
 #include "standby.h"
@@ -35,6 +36,7 @@ struct rig {
 	struct rng rng;
 	struct region_table *regions;
 	uint8_t *memory[2];
+	struct copier copier; /* of the apply */
 	struct standby *standby;
 	uint8_t *ring;
 	/* sender */
@@ -60,17 +62,20 @@ static void fill(uint8_t *at, uint64_t tag)
 		memcpy(at + i * 8, &tag, 8);
 }
 
-static void rig_open(struct rig *r, uint64_t seed)
+static void rig_open_with(struct rig *r, uint64_t seed, unsigned threads)
 {
-	struct standby_options opt = {
-		.lanes = LANES, .state_max = STATE_MAX, .epochs = WINDOW, .ring_bytes = SLOTS * PAGE
-	};
+	struct standby_options opt = { .lanes = LANES,
+				       .state_max = STATE_MAX,
+				       .epochs = WINDOW,
+				       .ring_bytes = SLOTS * PAGE,
+				       .copier = &r->copier };
 	static const uint64_t pages[2] = { RAM_PAGES, VGA_PAGES };
 	static const char *const names[2] = { "ram", "vga" };
 	uint64_t len;
 
 	memset(r, 0, sizeof(*r));
 	r->rng = (struct rng){ seed * 2 + 1 };
+	cr_assert_eq(copier_create(&r->copier, threads, "test-apply", &r->err), 0, "%s", r->err.msg);
 	r->regions = region_table_empty();
 	for (unsigned i = 0; i < 2; i++) {
 		struct region_table *more;
@@ -91,9 +96,15 @@ static void rig_open(struct rig *r, uint64_t seed)
 		r->lane[i].message = calloc(QUEUE, sizeof(struct message));
 }
 
+static void rig_open(struct rig *r, uint64_t seed)
+{
+	rig_open_with(r, seed, 1);
+}
+
 static void rig_close(struct rig *r)
 {
 	standby_destroy(r->standby);
+	copier_destroy(&r->copier);
 	region_table_free(r->regions);
 	free(r->memory[0]);
 	free(r->memory[1]);
@@ -301,11 +312,11 @@ static void lose(struct rig *r)
 }
 
 /* Unless a peer waits for room that never comes, or a page is lost, thousands of epochs in any order are what the sender had. */
-static void run_model(uint64_t seed, bool losses)
+static void run_model(uint64_t seed, bool losses, unsigned threads)
 {
 	struct rig *r = calloc(1, sizeof(*r));
 
-	rig_open(r, seed);
+	rig_open_with(r, seed, threads);
 	connect_anew(r);
 	for (uint64_t i = 0, last = 0, since = 0; r->applies < 400; i++) {
 		step(r);
@@ -332,13 +343,20 @@ static uint64_t seeds(void)
 Test(standby_slab, epochs_in_any_order, .timeout = 240)
 {
 	for (uint64_t seed = 1; seed <= seeds(); seed++)
-		run_model(seed, false);
+		run_model(seed, false, 1);
+}
+
+/* Pages are told again all the time: in the order of the positions, whoever copies them. */
+Test(standby_slab, applied_by_several_threads, .timeout = 240)
+{
+	for (unsigned threads = 2; threads < 2 + seeds(); threads++)
+		run_model(threads, threads == 3, threads);
 }
 
 Test(standby_slab, connections_are_lost, .timeout = 240)
 {
 	for (uint64_t seed = 11; seed < 11 + seeds(); seed++)
-		run_model(seed, true);
+		run_model(seed, true, 1);
 }
 
 /* ---- memory ---- */

@@ -81,6 +81,22 @@ static void slab_runs(struct line *l, const struct slab_runs *r, bool list)
 	runs(l, &r->runs, list);
 }
 
+static void deltas(struct line *l, const struct deltas *d, bool list)
+{
+	uint32_t at = 0;
+	uint64_t page;
+
+	line_u64(l, "pages", d->count);
+	line_u64(l, "bytes", d->octets_bytes);
+	line_hex(l, "digest", d->digest);
+	if (!list)
+		return;
+	line_pages_begin(l);
+	while (deltas_next(d, &at, &page))
+		line_pages(l, page, 1);
+	line_pages_end(l);
+}
+
 static void device_state(struct line *l, const struct device_state *d)
 {
 	line_u64(l, "offset", d->offset);
@@ -154,6 +170,8 @@ int record_decode(const void *msg, size_t len, uint64_t nr_pages, struct record 
 		return consume_runs(&body, nr_pages, &out->runs, err);
 	case FTW_NOTIFY_SLAB:
 		return consume_slab_runs(&body, nr_pages, &out->slab_runs, err);
+	case FTW_NOTIFY_DELTA:
+		return consume_deltas(&body, nr_pages, &out->deltas, err);
 	case FTW_DEVICE_STATE:
 		return consume_device_state(&body, &out->state, err);
 	case FTW_SIDE_DATA:
@@ -192,6 +210,8 @@ void record_fields(struct line *l, const struct record *r, bool list)
 		return runs(l, &r->runs, list);
 	case FTW_NOTIFY_SLAB:
 		return slab_runs(l, &r->slab_runs, list);
+	case FTW_NOTIFY_DELTA:
+		return deltas(l, &r->deltas, list);
 	case FTW_DEVICE_STATE:
 		return device_state(l, &r->state);
 	case FTW_SIDE_DATA:

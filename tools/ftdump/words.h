@@ -20,6 +20,7 @@ struct record {
 		} regions;
 		struct runs runs;
 		struct slab_runs slab_runs;
+		struct deltas deltas;
 		struct room room;
 		struct device_state state;
 		struct side_data side;

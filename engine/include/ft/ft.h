@@ -314,6 +314,10 @@ struct ft_config {
 	uint32_t epochs_in_flight;   /* shipped and not yet applied, with slab placement; the smaller of both sides' */
 	uint64_t ring_bytes;	     /* secondary; of slab placement, whole pages; no more than twice the machine's memory is used */
 	enum ft_skip_same skip_same; /* primary */
+	uint32_t capture_threads;    /* primary; that copy pages in the pause, ft-epoch counted */
+	uint32_t apply_threads;	     /* secondary; that copy a committed epoch into the machine's memory, ft-apply counted */
+	uint32_t delta;		     /* primary; 1: pages that differ little from what the secondary has go as the difference; mirror placement */
+	uint64_t delta_cache_bytes;  /* primary; contents that are kept to know it */
 };
 
 /* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
@@ -535,6 +539,8 @@ enum ft_counter {
 	FT_COUNTER_CAPTURE_SWITCHES, /* "capture" auto: changes from copying in the pause to copy on write and back */
 	FT_COUNTER_SAME_PAGES,	   /* pages that were not sent: the secondary had them as they were; zero pages too */
 	FT_COUNTER_SKIP_SWITCHES,  /* "skip-same" auto: changes from looking at a sample to all pages, and back */
+	FT_COUNTER_DELTA_PAGES,	   /* pages that went as differences, */
+	FT_COUNTER_DELTA_BYTES,	   /* and octets of these */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);
