@@ -20,6 +20,7 @@
 #define PAUSE_BOUND_MS 5000u /* far above any pause of these small guests, below what a stuck one takes */
 #define OCTETS_FIRST 40.0
 #define OCTETS_LAST_PRIMARY 8e6 /* the full sync of these guests is 400 KB, an epoch about 400 KB */
+#define OCTETS_LAST_SLAB 2.5e7  /* and there 4 MB, with more rounds where it is slow */
 #define OCTETS_LAST_SECONDARY 3e3
 
 static bool slab;
@@ -154,7 +155,8 @@ static void records(unsigned places, unsigned every, bool by_primary)
 /* In a geometric row: hello and the first records are short. */
 static void octets(unsigned places, unsigned every, enum proxy_way way)
 {
-	double last = way == PROXY_TO_TARGET ? OCTETS_LAST_PRIMARY : OCTETS_LAST_SECONDARY;
+	double primary = slab ? OCTETS_LAST_SLAB : OCTETS_LAST_PRIMARY;
+	double last = way == PROXY_TO_TARGET ? primary : OCTETS_LAST_SECONDARY;
 	double ratio = pow(last / OCTETS_FIRST, 1.0 / (places > 1 ? places - 1 : 1)), at = OCTETS_FIRST;
 	struct tally t = { 0 };
 

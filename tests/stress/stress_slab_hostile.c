@@ -214,9 +214,12 @@ static const struct breach {
 
 static void check_standby(const struct raw_vm *vm, const char *what)
 {
-	for (uint64_t i = 0; i < RAW_BYTES; i++)
-		CHECK(vm->memory[i] == (i / FT_PAGE_SIZE == 1 ? GOOD : 0), "%s: octet %" PRIu64 " is 0x%02x", what, i,
-		      vm->memory[i]);
+	for (uint64_t i = 0; i < RAW_PAGES; i++) {
+		const uint8_t *page = vm->memory + i * FT_PAGE_SIZE, filled = i == 1 ? GOOD : 0;
+
+		CHECK(page[0] == filled && memcmp(page, page + 1, FT_PAGE_SIZE - 1) == 0,
+		      "%s: page %" PRIu64 " begins with 0x%02x", what, i, page[0]);
+	}
 }
 
 static void primaries(void)
