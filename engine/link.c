@@ -134,9 +134,14 @@ int link_end(struct link *l, uint32_t lane, size_t len, uint64_t deadline, struc
 		pthread_mutex_unlock(&n->lock);
 		return err_set(err, -ESHUTDOWN, "the last word was sent");
 	}
-	/* before it is sent: the answer may be received before tp_send() is back, and must stand behind it */
-	recording_message(l->recording, l->connection, RECORDING_SENT, lane, n->buf, len);
+	/* before it is sent: the answer may be received before tp_send() is back, and must stand behind it.  Of those that could not be sent, which
+	 * all have the same number, only the first */
+	if (!n->failed)
+		recording_message(l->recording, l->connection, RECORDING_SENT, lane, n->buf, len);
 	r = tp_send(l->conn, lane, &iov, 1, deadline, err);
+	if (n->failed && r == 0)
+		recording_message(l->recording, l->connection, RECORDING_SENT, lane, n->buf, len);
+	n->failed = r != 0;
 	if (r == 0)
 		n->sent++;
 	pthread_mutex_unlock(&n->lock);

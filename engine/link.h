@@ -15,6 +15,7 @@
 struct link_lane {
 	pthread_mutex_t lock;	       /* one record is made and sent at a time; rank: leaf but for the transport */
 	uint32_t sent;		       /* guarded by lock: seq of the last record */
+	bool failed;		       /* guarded by lock: the last could not be sent, and has its number still */
 	bool over;		       /* guarded by lock: refuse, bye or error was sent, and is the last */
 	uint8_t buf[FTW_RECORD_MAX];   /* guarded by lock */
 	uint32_t received;	       /* receive thread only */

@@ -13,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include <ft/ft.h>
+#include "clock.h"
+#include "link.h"
 #include "recording.h"
 
 #define HEAD 16u  /* of the file */
@@ -326,4 +328,55 @@ Test(recording, threads)
 	recording_close(r);
 	cr_assert_eq(count_entries(&end, &err), THREADS * EACH);
 	cr_assert_eq(end, 0, "%s", err.msg);
+}
+
+static void *connect_to(void *uri)
+{
+	struct tp_params params = { .lanes = 2 };
+	struct tp_conn *c = NULL;
+
+	cr_assert_eq(tp_connect(&c, uri, &params, deadline_in_ms(10000), -1, NULL), 0);
+	return c;
+}
+
+/* Several threads may try to send when the peer has gone, and each gets the number that comes next. */
+Test(recording, what_cannot_be_sent_stands_there_once, .timeout = 60)
+{
+	struct tp_params params = { .lanes = 2 };
+	struct recording_entry e;
+	struct recording_reader *rd;
+	struct tp_listener *listener;
+	struct tp_conn *peer;
+	struct recording *r;
+	struct ft_error err = { 0 };
+	struct link *l;
+	unsigned failed = 0, messages = 0;
+	pthread_t t;
+	void *conn;
+
+	cr_assert_eq(recording_create(&r, path, false, &err), 0, "%s", err.msg);
+	cr_assert_eq(tp_listen(&listener, "loopback:recording", &params, &err), 0, "%s", err.msg);
+	cr_assert_eq(pthread_create(&t, NULL, connect_to, "loopback:recording"), 0);
+	cr_assert_eq(tp_accept(listener, &peer, deadline_in_ms(10000), -1, &err), 0, "%s", err.msg);
+	pthread_join(t, &conn);
+	cr_assert_eq(link_create(&l, conn, r, &err), 0, "%s", err.msg);
+	cr_assert_eq(link_send_mark(l, FTW_ACK, 1, deadline_in_ms(10000), &err), 0, "%s", err.msg);
+	tp_close(peer);
+	for (unsigned i = 0; failed < 3 && i < 100; i++)
+		failed += link_send_mark(l, FTW_APPLIED, 1, deadline_in_ms(1000), &err) < 0;
+	cr_assert_eq(failed, 3);
+	link_destroy(l);
+	tp_listener_close(listener);
+	recording_close(r);
+
+	cr_assert_eq(recording_open(&rd, path, &err), 0, "%s", err.msg);
+	while (recording_next(rd, &e, &err) == 1)
+		if (e.kind == RECORDING_MESSAGE) {
+			struct ftw_record head;
+
+			memcpy(&head, e.payload, sizeof(head));
+			cr_expect_eq(from_be32(head.seq), ++messages, "number %u", from_be32(head.seq));
+		}
+	cr_expect_geq(messages, 2);
+	recording_reader_close(rd);
 }
