@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* primary.h - what primary.c (connections), epoch.c (one epoch), behind.c (its pages copied behind the guest), pace.c (when it is due) and ship.c (sending, answers) share.  Private.
+/* primary.h - what primary.c (connections), epoch.c (one epoch), behind.c (its pages copied behind the guest), pace.c (when it is due),
+ * ship.c (sending) and answer.c (answers) share.  Private.
  *
  * Threads
  *   ft-epoch  lives with the session: connects, syncs, runs epochs, handles losses; the only one that calls the VMM
@@ -46,7 +47,7 @@ struct epoch_job {
 	uint64_t round;		    /* of its pause */
 	uint64_t ship_ns;	    /* from its first page to that, not counting those that were sent ahead */
 	uint64_t sent_pages;	    /* told as data, each time counted */
-	uint64_t apply_pages;	    /* how much the secondary has to apply, see ship.c */
+	uint64_t apply_pages;	    /* how much the secondary has to apply, see apply_pages() in ship.c */
 	bool busy;		    /* guarded by session lock: captured, not acknowledged */
 };
 
@@ -221,7 +222,7 @@ void pace_after(struct primary *p, uint64_t paused_ns, uint64_t resumed_ns, uint
  * wants his stopped guest back. */
 int epoch_wait(struct primary *p, bool *cut);
 
-/* -- ship.c -- */
+/* -- ship.c, answer.c -- */
 void *ship_main(void *primary);
 void *answer_main(void *primary);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* session.c - the public face of a session: open, regions, start, stop, status, settings; and the one setter of its state.
- * What a primary does is in primary.c, epoch.c and ship.c; what a secondary does in secondary.c. */
+ * What a primary does is in primary.c, epoch.c, ship.c and answer.c; what a secondary does in secondary.c. */
 #include "session.h"
 
 #include <errno.h>

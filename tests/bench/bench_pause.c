@@ -15,7 +15,7 @@
  * pause are left out.
  *
  *   --quick   few and small ones     --json   one object a line     --help
- *   --only pause, ship, size or threads     --ship   only ship     --threads N   2     --pages N   of `threads`: only that many
+ *   --only pause, ship, size or threads     --threads N   2     --pages N   of `threads`: only that many
  *   --primary, --secondary NAME=VALUE,...   settings of that side */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -710,7 +710,6 @@ static void arguments(int argc, char **argv)
 {
 	static const struct option options[] = { { "quick", no_argument, NULL, 'q' },
 						 { "json", no_argument, NULL, 'j' },
-						 { "ship", no_argument, NULL, 'l' },
 						 { "primary", required_argument, NULL, 'p' },
 						 { "secondary", required_argument, NULL, 's' },
 						 { "threads", required_argument, NULL, 't' },
@@ -725,14 +724,14 @@ static void arguments(int argc, char **argv)
 		json |= c == 'j';
 		many_threads = c == 't' ? (unsigned)atoi(optarg) : many_threads;
 		only_pages = c == 'n' ? strtoull(optarg, NULL, 10) : only_pages;
-		only = c == 'o' ? optarg : c == 'l' ? "ship" : only;
+		only = c == 'o' ? optarg : only;
 		if (c == 'p')
 			primary_settings = optarg;
 		if (c == 's')
 			secondary_settings = optarg;
 		if (c == 'h' || c == '?') {
 			fprintf(c == 'h' ? stdout : stderr,
-				"usage: bench_pause [--quick] [--json] [--only PART] [--ship] [--threads N] [--pages "
+				"usage: bench_pause [--quick] [--json] [--only PART] [--threads N] [--pages "
 				"N] "
 				"[--primary NAME=VALUE,...] [--secondary NAME=VALUE,...]\n");
 			exit(c != 'h');
