@@ -87,7 +87,9 @@ static int dial(const struct tp_listener *l, uint32_t host)
 				  .sin_addr.s_addr = htonl(host) };
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
-	check(fd >= 0 && connect(fd, (struct sockaddr *)&sa, sizeof(sa)) == 0);
+	check(fd >= 0);
+	while (connect(fd, (struct sockaddr *)&sa, sizeof(sa)) != 0)
+		check(errno == EINTR); /* the fuzzer's own clock ticks; called once more, connect() goes on waiting */
 	setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)); /* leaves no TIME-WAIT behind */
 	return fd;
 }
