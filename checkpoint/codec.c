@@ -46,7 +46,8 @@ static const char *const code_names[] = {
 	[FTW_CODE_LAYOUT] = "layout",     [FTW_CODE_IDENTITY] = "identity", [FTW_CODE_BUSY] = "busy",
 	[FTW_CODE_ACTIVE] = "active",     [FTW_CODE_LIMIT] = "limit",       [FTW_CODE_PROTOCOL] = "protocol",
 	[FTW_CODE_DIGEST] = "digest",     [FTW_CODE_MEMORY] = "memory",     [FTW_CODE_STOPPED] = "stopped",
-	[FTW_CODE_UNUSABLE] = "unusable",
+	[FTW_CODE_UNUSABLE] = "unusable", [FTW_CODE_STALE] = "stale",       [FTW_CODE_HOLDS] = "holds",
+	[FTW_CODE_FREE] = "free",
 };
 
 const struct record_type *record_types(size_t *n)

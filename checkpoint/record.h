@@ -187,6 +187,9 @@ enum ftw_code {
 	FTW_CODE_MEMORY = 10,
 	FTW_CODE_STOPPED = 11,	    /* operator's stop */
 	FTW_CODE_UNUSABLE = 12,	    /* the standby cannot be used any more */
+	FTW_CODE_STALE = 13,	    /* this side knows a later generation: the sender has lost its role */
+	FTW_CODE_HOLDS = 14,	    /* answer to a question: this side has an image to go on from */
+	FTW_CODE_FREE = 15,	    /* answer to a question: it has none, and runs nothing */
 };
 
 struct ftw_heartbeat {

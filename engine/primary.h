@@ -101,6 +101,7 @@ struct primary {
 	bool tracking;
 	bool drop;	  /* staging memory was used up and the policy says to end the protection */
 	bool dropped;	  /* so it was done, and the secondary was told */
+	bool goodbye;	  /* the session ends, and the secondary was told */
 	uint64_t protected_ns; /* since when this connection protects; 0: not yet */
 	uint64_t drop_ms; /* the last wait after that; 0: none */
 	uint64_t suspect_until_ns;
@@ -159,7 +160,13 @@ struct primary {
 /* handshake - one attempt.  On success p->link is set and the region table is in use until leave_regions().  -EOWNERDEAD: the other
  * side runs the machine. */
 int handshake(struct primary *p, uint64_t deadline, struct ft_error *err);
+/* send_question - a hello that asks only, see ask.c. */
+int send_question(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline, struct ft_error *err);
 void leave_regions(struct primary *p);
+
+/* -- ask.c: before there is an epoch thread -- */
+/* ask_other_side - 0: it neither runs the machine nor has what it is to go on from, or could not be asked and the policy is to go on. */
+int ask_other_side(struct primary *p, struct ft_error *err);
 
 /* -- protect.c -- */
 void *epoch_main(void *primary);

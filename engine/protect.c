@@ -75,8 +75,8 @@ static void say_goodbye(struct primary *p)
 	err_set(&why, -ECANCELED, "stopped");
 	if (!mark_lost(p, &why))
 		return;
-	link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary",
-			 deadline_in_ms(BYE_MS));
+	p->goodbye = link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary",
+				      deadline_in_ms(BYE_MS)) == 0;
 	tp_cancel(p->link->conn);
 }
 
@@ -250,10 +250,18 @@ static void end_hold(struct primary *p)
 	atomic_store(&s->guest_paused, false);
 }
 
+static void note(struct primary *p, enum statefile_word word)
+{
+	struct ft_session *s = p->s;
+
+	written_note(s, word, s->generation, p->session_id, atomic_load(&s->epoch_acked));
+}
+
 static void epochs(struct primary *p)
 {
 	bool cut;
 
+	note(p, SAYS_PROTECTED); /* from its first epoch on the secondary has an image */
 	if (sync_run(p) || wait_first_ack(p))
 		return;
 	p->protected_ns = now_ns();
@@ -464,6 +472,13 @@ static int ready(struct primary *p, const struct ft_config *cfg, struct ft_error
 	return s->ops.ready(s->user, err);
 }
 
+/* An end of which the secondary knows nothing is not written down: then it may be promoted, and the next start must ask. */
+static void note_end(struct primary *p)
+{
+	if (p->goodbye || p->s->written.now.word == SAYS_RUNNING)
+		note(p, SAYS_STOPPED);
+}
+
 static void attempt(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -481,6 +496,7 @@ static void attempt(struct primary *p)
 		p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (r == -EOWNERDEAD) {
 		stop_guest(p); /* before it is told: who reads FENCED relies on it */
+		note(p, SAYS_FENCED);
 		change(p, EV_PEER_ACTIVE, err.msg);
 		return;
 	}
@@ -508,8 +524,10 @@ void *epoch_main(void *arg)
 	while (!session_stopping(s) && session_state(s) != FT_STATE_FENCED)
 		attempt(p);
 	stop_tracking(p);
-	if (session_state(s) != FT_STATE_FENCED)
+	if (session_state(s) != FT_STATE_FENCED) {
 		end_hold(p);
+		note_end(p);
+	}
 	session_sleep(s, DEADLINE_NEVER, NULL); /* FENCED: until the end */
 	change(p, EV_STOP, "stopped");
 	return NULL;

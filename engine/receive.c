@@ -69,11 +69,18 @@ static int side_commit(struct secondary *c, struct reception *rx, uint64_t epoch
 static void note_commit(struct secondary *c, struct reception *rx, uint64_t epoch)
 {
 	struct ft_session *s = c->s;
+	bool first;
 
 	pthread_mutex_lock(&s->lock);
 	c->complete = true;
 	s->image_stale = false;
+	first = s->written.path && s->state == FT_STATE_STANDBY_SYNCING;
+	if (first)
+		s->generation = c->generation;
 	pthread_mutex_unlock(&s->lock);
+	/* before its ack: from then on the primary relies on the image, and none of an earlier generation may come back */
+	if (first)
+		written_note(s, SAYS_STANDBY, c->generation, c->session_id, epoch);
 	atomic_store(&s->epoch_acked, epoch);
 	atomic_store(&s->epoch_running, epoch + 1);
 	session_event_from(s, FT_STATE_STANDBY_SYNCING, EV_FIRST_COMMIT, NULL);

@@ -309,6 +309,17 @@ def good_refused():
     return s
 
 
+def good_question():
+    """Asked twice: a standby that has lost its primary, and later one that has nothing."""
+    s = Stream(payload=False)
+    for code, answer in ((14, b"it holds epoch 12 to go on from"), (15, b"there is nothing here")):
+        s.open()
+        s.send("P", 0, HELLO, hello(generation=0, pages=64, lanes=1))
+        s.send("S", 0, REFUSE, reason(code, answer))
+        s.close()
+    return s
+
+
 def good_busy():
     """Another primary is turned away while one is served."""
     s = Stream("S", payload=False)
@@ -662,6 +673,21 @@ def bad_credits():
 @bad("hello-ack: heartbeat of 10 ms, 5 misses")
 def bad_heartbeat():
     return started(ack=hello_ack(beat=10))
+
+
+@bad("regions: behind a question")
+def bad_question():
+    return started(hello_body=hello(generation=0))
+
+
+@bad("refuse: code 15, and nothing was asked")
+def bad_answer():
+    s = Stream("S", payload=False)
+    s.open()
+    s.send("P", 0, HELLO, hello())
+    s.send("S", 0, REFUSE, reason(15, b"there is nothing here"))
+    s.close()
+    return s
 
 
 @bad("region 1: begins at page 64", 1)
@@ -1545,7 +1571,7 @@ def bad_delta_data_count():
 
 def main(folder):
     lines = []
-    for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload, good_side, good_side_refused,
+    for function in (good_primary, good_secondary, good_refused, good_question, good_busy, good_empty, good_no_payload, good_side, good_side_refused,
                      good_slab, good_slab_long, good_slab_secondary, good_delta):
         lines.append((function.__name__, function(), 0, "ok: "))
     for function, status, sentence in BAD:

@@ -253,6 +253,7 @@ class Connection:
             need(self.hello is None, "%s: a second one", self.what)
         elif kind == 0x04:
             need(self.hello and self.regions is None, "%s: not behind hello", self.what)
+            need(not self.hello["question"], "%s: behind a question", self.what)
         elif kind in (0x02, 0x03):
             need(self.hello_ack is None, "%s: hello was answered already", self.what)
             need(kind == 0x03 or self.regions, "%s: before regions", self.what)
@@ -266,7 +267,7 @@ class Connection:
     # -- start and end --
 
     def on_hello(self, entry, epoch, seq, b):
-        (magic, vmin, vmax, placement, mode, needed, offered, _session, _generation, _committed, nr_pages, state_max,
+        (magic, vmin, vmax, placement, mode, needed, offered, _session, generation, _committed, nr_pages, state_max,
          page, chunk, lanes, beat, misses, identity, name, reserved) = struct.unpack_from(">8sHHHHQQ16sQQQQIIIIIIII", b)
         need(magic == b"ft-recor", "hello: no magic number")
         need(1 <= vmin <= vmax, "hello: versions %d to %d", vmin, vmax)
@@ -283,7 +284,7 @@ class Connection:
         need(printable(b[112:112 + identity], b"\t\n"), "hello: identity is not printable")
         need(printable(b[112 + identity:]), "hello: name is not printable")
         self.hello = dict(versions=(vmin, vmax), placement=placement, needed=needed, offered=offered, nr_pages=nr_pages,
-                          state_max=state_max, lanes=lanes, beat=beat, misses=misses)
+                          state_max=state_max, lanes=lanes, beat=beat, misses=misses, question=generation == 0)
 
     def on_hello_ack(self, entry, epoch, seq, b):
         version, placement, credits, caps, _generation, _committed, beat, misses = struct.unpack(">HHIQQQII", b)
@@ -324,14 +325,16 @@ class Connection:
         self.regions = regions
 
     def reason(self, entry, b):
-        _code, n = struct.unpack_from(">II", b)
+        code, n = struct.unpack_from(">II", b)
         need(n <= 400, "%s: reason of %d octets", self.what, n)
         need(len(b) == 8 + n, "%s: its length and its counts do not agree", self.what)
         need(printable(b[8:]), "%s: reason is not printable", self.what)
         self.ended.add(entry.direction)
+        return code
 
     def on_refuse(self, entry, epoch, seq, b):
-        self.reason(entry, b)
+        code = self.reason(entry, b)
+        need(code not in (14, 15) or self.hello["question"], "refuse: code %d, and nothing was asked", code)
         self.refused = True
 
     def on_bye(self, entry, epoch, seq, b):

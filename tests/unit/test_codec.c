@@ -1095,7 +1095,10 @@ Test(codec, unknown_types_have_a_head)
 	cr_assert_str_eq(record_name(FTW_COMMIT, name), "commit");
 	cr_assert_str_eq(record_code_name(FTW_CODE_ACTIVE), "active");
 	cr_assert_str_eq(record_code_name(FTW_CODE_UNUSABLE), "unusable");
-	cr_assert_str_eq(record_code_name(13), "unknown");
+	cr_assert_str_eq(record_code_name(FTW_CODE_STALE), "stale");
+	cr_assert_str_eq(record_code_name(FTW_CODE_HOLDS), "holds");
+	cr_assert_str_eq(record_code_name(FTW_CODE_FREE), "free");
+	cr_assert_str_eq(record_code_name(16), "unknown");
 	cr_assert_str_eq(record_code_name(UINT32_MAX), "unknown");
 }
 
