@@ -78,7 +78,9 @@ static int not_asked(struct primary *p, const struct ft_config *cfg, struct ft_e
 		err_clear(err);
 		return 0;
 	}
-	err_prefix(err, "the machine was protected, the secondary could not be asked whether it runs it, and on-loss is hold");
+	err_prefix(
+		err,
+		"the machine was protected, the secondary could not be asked whether it runs it, and on-loss is hold");
 	return err->code = -EHOSTUNREACH;
 }
 

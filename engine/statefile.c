@@ -17,12 +17,13 @@
 
 #define PATH_SIZE (FT_STATE_FILE_MAX + 8u)
 #define CHECKSUM "checksum="
-#define NOT_KNOWN "so it is not known whether the machine may run here: find out which side runs it, then remove the file"
+#define NOT_KNOWN                                                                                                      \
+	"so it is not known whether the machine may run here: find out which side runs it, then remove the file"
 
 static const char *const word_names[SAYS_COUNT] = {
-	[SAYS_NOTHING] = "nothing",   [SAYS_RUNNING] = "running",     [SAYS_PROTECTED] = "protected",
-	[SAYS_STOPPED] = "stopped",   [SAYS_FENCED] = "fenced",	      [SAYS_JOINED] = "joined",
-	[SAYS_STANDBY] = "standby",   [SAYS_PROMOTING] = "promoting", [SAYS_REFUSED] = "refused",
+	[SAYS_NOTHING] = "nothing", [SAYS_RUNNING] = "running",     [SAYS_PROTECTED] = "protected",
+	[SAYS_STOPPED] = "stopped", [SAYS_FENCED] = "fenced",       [SAYS_JOINED] = "joined",
+	[SAYS_STANDBY] = "standby", [SAYS_PROMOTING] = "promoting", [SAYS_REFUSED] = "refused",
 };
 
 const char *statefile_word_name(enum statefile_word word)
@@ -111,7 +112,8 @@ static bool parse(char *text, struct statefile *out)
 	return parse_word(value_of(&at, "state="), &out->word) &&
 	       parse_number(value_of(&at, "generation="), &out->generation) &&
 	       parse_session(value_of(&at, "session="), out->session) &&
-	       parse_number(value_of(&at, statefile_epoch_exact(out->word) ? "epoch=" : "epoch-at-least="), &out->epoch);
+	       parse_number(value_of(&at, statefile_epoch_exact(out->word) ? "epoch=" : "epoch-at-least="),
+			    &out->epoch);
 }
 
 static int examine(const char *path, const char *text, size_t len, struct statefile *out, struct ft_error *err)
@@ -141,7 +143,7 @@ static ssize_t read_all(int fd, char *buf, size_t size)
 	ssize_t n;
 
 	do {
-		n = FT_FAULT("statefile/read") ? faultpoint_errno(EIO) : read(fd, buf + len, size - len);
+		n = read(fd, buf + len, size - len);
 		len += n > 0 ? (size_t)n : 0;
 	} while ((n > 0 && len < size) || (n < 0 && errno == EINTR));
 	return n < 0 ? -errno : (ssize_t)len;
@@ -150,7 +152,8 @@ static ssize_t read_all(int fd, char *buf, size_t size)
 int statefile_read(const char *path, struct statefile *out, struct ft_error *err)
 {
 	char text[STATEFILE_MAX + 1];
-	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+	int fd = FT_FAULT("statefile/read") ? faultpoint_errno(EIO)
+					    : open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
 	ssize_t len;
 
 	*out = (struct statefile){ 0 };

@@ -117,10 +117,11 @@ static int give_up(struct ft_session *s, struct ft_error *err)
 	const struct statefile *now = &s->written.now;
 
 	if (!s->cfg.join)
-		return err_set(err, -EPERM,
-			       "state file %s says '%s', generation %llu: the machine ran here, and as a secondary this "
-			       "side gives up its memory and disks; if the other side runs it, say so: --join on",
-			       s->written.path, statefile_word_name(now->word), (unsigned long long)now->generation);
+		return err_set(
+			err, -EPERM,
+			"state file %s says '%s', generation %llu: the machine ran here, and as a secondary this "
+			"side gives up its memory and disks; if the other side runs it, say so: --join on",
+			s->written.path, statefile_word_name(now->word), (unsigned long long)now->generation);
 	return written_set(s, SAYS_JOINED, now->generation, now->session, now->epoch, err);
 }
 

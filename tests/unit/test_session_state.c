@@ -211,7 +211,8 @@ Test(written, a_primary_that_crashed_does_not_begin_anew_over_the_checkpoint)
 	expect_says(file[0], SAYS_PROTECTED, 1);
 	sim_stop(p.primary_sim);
 	failover(&p, 0, FT_FAILOVER_DONE, 0, NULL);
-	refused(FT_ROLE_PRIMARY, file[0], address, NULL, -EOWNERDEAD, "was promoted and runs the machine (generation 2)");
+	refused(FT_ROLE_PRIMARY, file[0], address, NULL, -EOWNERDEAD,
+		"was promoted and runs the machine (generation 2)");
 	expect_says(file[0], SAYS_FENCED, 1);
 	pair_close(&p);
 }

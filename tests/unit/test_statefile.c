@@ -348,10 +348,12 @@ Test(statefile, killed_between_any_two_steps_is_the_old_or_the_new)
 	unsigned seen_old = 0, seen_new = 0, borders = kill_everywhere(&old, &seen_old, &seen_new);
 
 	cr_expect_geq(borders, 12);
-	cr_expect(seen_old >= 5 && seen_new >= 3, "%u borders, old %u times, new %u times", borders, seen_old, seen_new);
+	cr_expect(seen_old >= 5 && seen_new >= 3, "%u borders, old %u times, new %u times", borders, seen_old,
+		  seen_new);
 	seen_old = seen_new = 0;
 	kill_everywhere(NULL, &seen_old, &seen_new);
-	cr_expect(seen_old >= 5 && seen_new >= 3, "without an old one: none %u times, new %u times", seen_old, seen_new);
+	cr_expect(seen_old >= 5 && seen_new >= 3, "without an old one: none %u times, new %u times", seen_old,
+		  seen_new);
 }
 
 /* What a loss of power needs cannot be seen by killing a process: the contents are made stable before they get the name, and the name afterwards. */
