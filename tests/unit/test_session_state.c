@@ -194,6 +194,20 @@ Test(written, a_stop_in_order_and_the_next_start)
 	pair_close(&p);
 }
 
+/* The secondary may be promoted, and the next start must ask. */
+Test(written, a_stop_of_which_the_secondary_does_not_hear_is_no_end)
+{
+	struct pair p;
+
+	open_files(&p, file[0], file[1], true);
+	pair_wait_protected(&p);
+	proxy_set_mode(p.proxy, PROXY_REFUSE);
+	pair_wait(p.primary, STATE(SUSPECT));
+	ft_session_stop(p.primary);
+	expect_says(file[0], SAYS_PROTECTED, 1);
+	pair_close(&p);
+}
+
 /* ---- a crash: the other side has something to go on from ---- */
 
 Test(written, a_primary_that_crashed_does_not_begin_anew_over_the_checkpoint)
