@@ -86,12 +86,14 @@ static uint64_t known_generation(const struct secondary *c)
 static int write_down(struct secondary *c, enum statefile_word word, uint64_t epoch, struct ft_error *err)
 {
 	struct ft_session *s = c->s;
+	uint8_t session[sizeof(c->session_id)];
 	uint64_t generation;
 
 	pthread_mutex_lock(&s->lock);
 	generation = known_generation(c) + (word == SAYS_PROMOTING);
+	memcpy(session, c->session_id, sizeof(session));
 	pthread_mutex_unlock(&s->lock);
-	return written_set(s, word, generation, c->session_id, epoch, err);
+	return written_set(s, word, generation, session, epoch, err);
 }
 
 /* Nothing has been done yet that could not be left: without force it came from STANDBY_SUSPECT, and is there again. */

@@ -338,8 +338,9 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	c->heartbeat_ms = ack.heartbeat_ms = larger(cfg.heartbeat_ms, g->hello.heartbeat_ms);
 	c->heartbeat_misses = ack.heartbeat_misses = larger(cfg.heartbeat_misses, g->hello.heartbeat_misses);
 	ack.capabilities = c->capabilities = g->hello.capabilities_needed;
-	memcpy(c->session_id, g->hello.session, sizeof(c->session_id));
 	pthread_mutex_lock(&s->lock);
+	memcpy(c->session_id, g->hello.session,
+	       sizeof(c->session_id)); /* a forced failover may be under way, and writes it down */
 	ack.generation = s->generation;
 	c->generation = g->hello.generation;
 	pthread_mutex_unlock(&s->lock);

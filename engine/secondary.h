@@ -44,7 +44,7 @@ struct secondary {
 	char refusal[FT_ERROR_MAX]; /* ft-accept's: the last one that was logged */
 	struct link *link;
 	pthread_t receive_thread;
-	uint8_t session_id[16];
+	uint8_t session_id[16]; /* set with s->lock held, for who promotes */
 	uint32_t heartbeat_ms, heartbeat_misses;
 	uint64_t capabilities; /* in use */
 	uint32_t slab_epochs;  /* as standby_connect() has it; 0: mirror placement */
