@@ -56,8 +56,8 @@ void written_note(struct ft_session *s, enum statefile_word word, uint64_t gener
 
 static int look(struct ft_session *s, struct ft_error *err)
 {
-	struct statefile f;
-	int r = statefile_read(s->written.path, &f, err);
+	struct statefile f = { 0 };
+	int r = s->written.path ? statefile_read(s->written.path, &f, err) : 0;
 
 	if (r)
 		return r;
@@ -82,12 +82,9 @@ static int lost_role(struct ft_session *s, const char *what, struct ft_error *er
 
 int written_begin_primary(struct ft_session *s, bool *ask, struct ft_error *err)
 {
-	int r;
+	int r = look(s, err);
 
 	*ask = false;
-	if (!s->written.path)
-		return 0;
-	r = look(s, err);
 	if (r)
 		return r;
 	switch (s->written.now.word) {
@@ -127,11 +124,8 @@ static int give_up(struct ft_session *s, struct ft_error *err)
 
 int written_begin_secondary(struct ft_session *s, struct ft_error *err)
 {
-	int r;
+	int r = look(s, err);
 
-	if (!s->written.path)
-		return 0;
-	r = look(s, err);
 	if (r)
 		return r;
 	pthread_mutex_lock(&s->lock);

@@ -62,11 +62,7 @@ static void open_files(struct pair *p, const char *primary, const char *secondar
 {
 	struct pair_options opt;
 
-	pair_options_init(&opt);
-	opt.sim.region_bytes[0] = 300 * PAGE;
-	opt.sim.prefill_pages = 60;
-	opt.sim.rate = 10000;
-	opt.sim.output_every = 10;
+	small_options(&opt);
 	opt.primary = "on-loss=hold";
 	opt.primary_state = primary;
 	opt.secondary_state = secondary;
