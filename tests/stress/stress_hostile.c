@@ -38,6 +38,7 @@ static size_t make(struct raw *r, void *buf, uint32_t type, uint32_t seq, uint64
 				     .version_max = 1,
 				     .placement = slab ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR,
 				     .mode = 1,
+				     .generation = 1,
 				     .nr_pages = RAW_PAGES,
 				     .state_max = 65536,
 				     .page_bytes = FT_PAGE_SIZE,

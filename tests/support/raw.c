@@ -138,6 +138,7 @@ bool raw_hello(struct raw *r, uint8_t session, uint32_t heartbeat_ms, uint32_t h
 		.version_max = FTW_VERSION_MAX,
 		.placement = r->slab ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR,
 		.mode = FTW_MODE_CHECKPOINT,
+		.generation = 1,
 		.nr_pages = RAW_PAGES,
 		.state_max = 65536,
 		.page_bytes = FT_PAGE_SIZE,
