@@ -262,6 +262,35 @@ Test(written, a_secondary_that_cannot_be_asked)
 	ft_session_close(s);
 }
 
+static void *force(void *pair)
+{
+	struct ft_failover_result res;
+	struct ft_error err = { 0 };
+
+	return (void *)(intptr_t)ft_session_failover(((struct pair *)pair)->secondary, FT_FAILOVER_FORCE, &res, &err);
+}
+
+/* Who asks in the middle of one learns what came of it. */
+Test(written, a_question_waits_for_a_promotion)
+{
+	char path[96];
+	struct pair p;
+	pthread_t t;
+
+	snprintf(path, sizeof(path), "%s/old", dir);
+	put(path, SAYS_PROTECTED, 1);
+	open_files(&p, NULL, NULL, false);
+	pair_wait_protected(&p);
+	sim_delay_op(p.secondary_sim, SIM_OP_LOAD_STATE, 700);
+	cr_assert_eq(pthread_create(&t, NULL, force, &p), 0);
+	pair_wait(p.secondary, STATE(PROMOTING));
+	refused(FT_ROLE_PRIMARY, path, p.address, "suspect=0", -EOWNERDEAD,
+		"was promoted and runs the machine (generation 2)");
+	pthread_join(t, NULL);
+	unlink(path);
+	pair_close(&p);
+}
+
 /* ---- generations ---- */
 
 Test(written, an_older_generation_is_refused_and_fenced)
@@ -428,14 +457,6 @@ Test(written, a_promotion_that_cannot_be_written_may_be_forced)
 	expect_error(p.secondary, "its folder cannot be opened");
 	find_folder();
 	pair_close(&p);
-}
-
-static void *force(void *pair)
-{
-	struct ft_failover_result res;
-	struct ft_error err = { 0 };
-
-	return (void *)(intptr_t)ft_session_failover(((struct pair *)pair)->secondary, FT_FAILOVER_FORCE, &res, &err);
 }
 
 Test(written, a_promotion_before_it_is_done_and_when_it_fails)
