@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* ask.c - a primary whose last run may have left an image at the secondary asks there, before its guest runs (ft_session_claim()): does the other side
- * run the machine, or hold a checkpoint that it is to go on from?  docs/protocol.md "A question".
+/* ask.c - a primary that has run before asks the secondary, before its guest runs (ft_session_claim()): does the other side run the machine, or hold a
+ * checkpoint that it is to go on from?  docs/protocol.md "A question".
  * On the caller's thread; there is no other of this session yet.  Each wait ends: see docs/waits.md. */
 #include "primary.h"
 
@@ -72,7 +72,7 @@ static int ask_until_answered(struct primary *p, const struct ft_config *cfg, ui
 
 static int not_asked(struct primary *p, const struct ft_config *cfg, struct ft_error *err)
 {
-	if (cfg->on_loss == FT_ON_LOSS_CONTINUE || p->s->written.now.word == SAYS_STOPPED) {
+	if (cfg->on_loss == FT_ON_LOSS_CONTINUE || p->s->written.now.word != SAYS_PROTECTED) {
 		log_warn("primary", "%s: the secondary could not be asked whether it runs the machine, going on: %s",
 			 p->s->name, err->msg);
 		err_clear(err);

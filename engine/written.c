@@ -88,13 +88,13 @@ int written_begin_primary(struct ft_session *s, bool *ask, struct ft_error *err)
 	if (r)
 		return r;
 	switch (s->written.now.word) {
+	case SAYS_NOTHING:
+		return 0;
+	case SAYS_RUNNING: /* it may have been more since, and could not be written */
 	case SAYS_PROTECTED:
 	case SAYS_STOPPED:
-		*ask = true;
-		return 0;
-	case SAYS_NOTHING:
-	case SAYS_RUNNING:
 	case SAYS_PROMOTING:
+		*ask = true;
 		return 0;
 	case SAYS_FENCED:
 		return lost_role(s, "the other side took it over", err);

@@ -131,8 +131,11 @@ static void old_primary_returns(struct pair *p, const char *path, uint64_t gener
 	expect_says(path, SAYS_FENCED, generation);
 	put(path, SAYS_STOPPED, generation);
 	refused(FT_ROLE_PRIMARY, path, p->address, NULL, -EOWNERDEAD, "was promoted and runs the machine");
-	put(path, SAYS_RUNNING, generation - 1); /* it had not met the secondary: it finds out when it does */
+	put(path, SAYS_RUNNING, generation); /* that it was protected could not be written */
+	refused(FT_ROLE_PRIMARY, path, p->address, NULL, -EOWNERDEAD, "was promoted and runs the machine");
+	put(path, SAYS_PROTECTED, generation - 1); /* attached to: it finds out when it is greeted */
 	s = open_one(FT_ROLE_PRIMARY, path, p->address, NULL);
+	cr_assert_eq(ft_session_claim(s, FT_CLAIM_RUNNING, NULL), 0);
 	cr_assert_eq(ft_session_start(s, NULL), 0);
 	pair_wait(s, STATE(FENCED));
 	ft_session_close(s);

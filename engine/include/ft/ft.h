@@ -376,10 +376,10 @@ FT_API FT_MUST int ft_session_remove_region(struct ft_session *s, uint32_t regio
 enum { FT_CLAIM_RUNNING = 1 }; /* the guest runs already, as it has all the time: the other side is not asked */
 
 /* ft_session_claim - primary, before ft_session_start() and before the guest runs: may it run here?  Without "state-file" it may.  With one:
- * looks what it says; if the last run here may have left an image at the secondary, asks there, for about "suspect" and one "connect-timeout" at most;
+ * looks what it says; if the machine ran here before, asks the secondary, for about "suspect" and one "connect-timeout" at most;
  * raises the generation and writes it down.  ft_session_start() does it where it was not done.  Blocks.
  * -EOWNERDEAD: this side has lost the machine (it was fenced, it is a standby, or the other side says that it runs it): not before it has been a secondary.
- * -EBUSY: the other side has a checkpoint to go on from, or serves another primary.  -EHOSTUNREACH: it could not be asked, and "on-loss" says hold.
+ * -EBUSY: the other side has a checkpoint to go on from, or serves another primary.  -EHOSTUNREACH: it could not be asked, it may have an image, and "on-loss" says hold.
  * Others: the file cannot be read, is not to be believed, or cannot be written. */
 FT_API FT_MUST int ft_session_claim(struct ft_session *s, unsigned flags, struct ft_error *err);
 
