@@ -46,8 +46,9 @@ void written_note(struct ft_session *s, enum statefile_word word, uint64_t gener
 		  uint64_t epoch)
 {
 	const struct statefile *now = &s->written.now; /* whoever may write may read */
+	bool sure = !s->written.error[0]; /* after a write that failed the file is the old one or the new one */
 
-	if (now->word == word && now->generation == generation && memcmp(now->session, session, 16) == 0)
+	if (sure && now->word == word && now->generation == generation && memcmp(now->session, session, 16) == 0)
 		return;
 	written_set(s, word, generation, session, epoch, NULL); /* an error was told: the guest goes first */
 }

@@ -26,7 +26,7 @@ int written_begin_secondary(struct ft_session *s, struct ft_error *err);
 /* written_set - write it down; 0 also if there is no state file.  An error is logged, and in status until a write succeeds. */
 int written_set(struct ft_session *s, enum statefile_word word, uint64_t generation, const uint8_t session[16], uint64_t epoch,
 		struct ft_error *err);
-/* written_note - the same where nothing depends on it: only if the file says something else than @word of that generation and session. */
+/* written_note - the same where nothing depends on it: only if the file may say something else than @word of that generation and session. */
 void written_note(struct ft_session *s, enum statefile_word word, uint64_t generation, const uint8_t session[16], uint64_t epoch);
 
 void written_status(struct ft_session *s, struct ft_status *out); /* with the session's lock held */

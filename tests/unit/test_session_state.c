@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "clock.h"
+#include "faultpoint.h"
 #include "session_help.h"
 #include "statefile.h"
 
@@ -450,6 +451,28 @@ Test(written, a_promotion_that_cannot_be_written_is_put_off)
 	expect_error(p.secondary, NULL);
 	pair_close(&p);
 }
+
+#ifdef FT_FAULT_POINTS
+/* The new file had its name, and the folder could not be made stable: the next occasion sets it right. */
+Test(written, a_promotion_that_was_put_off_when_it_was_half_written)
+{
+	struct pair p;
+
+	open_files(&p, file[0], file[1], true);
+	pair_wait_protected(&p);
+	proxy_set_mode(p.proxy, PROXY_REFUSE);
+	pair_wait(p.secondary, STATE(STANDBY_SUSPECT));
+	faultpoint_arm(2, false, "statefile/fsync");
+	failover(&p, 0, FT_FAILOVER_FAILED, -EIO, "not promoted");
+	faultpoint_disarm();
+	expect_says(file[1], SAYS_PROMOTING, 2);
+	proxy_set_mode(p.proxy, PROXY_PASS);
+	pair_wait_protected(&p);
+	expect_says(file[1], SAYS_STANDBY, 1);
+	expect_error(p.secondary, NULL);
+	pair_close(&p);
+}
+#endif
 
 Test(written, a_promotion_that_cannot_be_written_may_be_forced)
 {
