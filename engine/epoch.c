@@ -170,7 +170,7 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 	r = fill_slabs(p, job, batch, cfg, paused_ns, err);
 	copier_end(&p->copier);
 	if (!r)
-		bitmap_clear(p->dirty);
+		resync_captured(p, job);
 	return r;
 }
 
@@ -285,6 +285,7 @@ int epoch_run(struct primary *p)
 	atomic_store(&p->pausing_ns, 0);
 	job->round = p->round;
 	batch_ship(p, &batch);
+	resync_epoch_over(p, job);
 	ahead_epoch_over(p);
 	if (!r && resumed) {
 		r = resumed;
@@ -378,19 +379,37 @@ static int sync_round(struct primary *p, struct ft_error *err)
 			next_progress = deadline_in_ms(PROGRESS_MS);
 		}
 	}
+	resync_note(p);
 	bitmap_clear(p->dirty);
 	return 0;
+}
+
+/* What is owed, and what was written since. */
+static int sync_owed(struct primary *p, struct ft_error *err)
+{
+	int r;
+
+	bitmap_clear(p->dirty);
+	bitmap_or(p->dirty, p->resync.owed);
+	r = collect(p, p->s->ops.collect_dirty, err);
+	return r ? err_prefix(err, "collect") : 0;
 }
 
 static int sync_begin(struct primary *p, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	int r = s->ops.track_start(s->user, err);
+	int r = resync_agree(p, err);
 
-	if (r)
-		return err_prefix(err, "dirty tracking");
-	p->tracking = true;
-	r = behind_begin(p, err);
+	if (!r)
+		r = behind_begin(p, err);
+	if (!r && p->resync.going_on)
+		return sync_owed(p, err);
+	if (!r) {
+		r = s->ops.track_start(s->user, err);
+		p->tracking = r == 0 || p->tracking;
+		if (r)
+			err_prefix(err, "dirty tracking");
+	}
 	if (r)
 		return r;
 	bitmap_clear(p->dirty);
