@@ -355,8 +355,8 @@ static int check_tally(const struct standby *s, const struct record_head *head, 
 	if (t->nr_bad && region)
 		return refuse(err, -EBADMSG, head,
 			      "page %" PRIu64 " (%s, octet %" PRIu64 ") is not what was sent; of %u pages %u are not",
-			      t->first_bad, region->name, (t->first_bad - region->first_page) * FT_PAGE_SIZE,
-			      t->nr, t->nr_bad);
+			      t->first_bad, region->name, (t->first_bad - region->first_page) * FT_PAGE_SIZE, t->nr,
+			      t->nr_bad);
 	return check_digest(head, t->nr, digest, t->digest, err);
 }
 

@@ -1243,7 +1243,8 @@ Test(standby, page_checks_name_the_page)
 	epoch_begin(&r, 5);
 	m = tell_pages(&r, 1, false, 3, 4);
 	cr_assert_eq(deliver_checks(&r, m, 1), 0); /* the digest of all is right */
-	check_refused(&r, deliver(&r, m), -EBADMSG, "notify-write of epoch 5: page 4 (ram, octet 16384) is not what was sent");
+	check_refused(&r, deliver(&r, m), -EBADMSG,
+		      "notify-write of epoch 5: page 4 (ram, octet 16384) is not what was sent");
 	rig_close(&r);
 }
 
@@ -1258,21 +1259,25 @@ Test(standby, page_checks_out_of_place)
 	epoch_begin(&r, 2);
 	m = tell_pages(&r, 1, false, 3, 4);
 	cr_assert_eq(deliver_checks(&r, m, -1), 0);
-	check_refused(&r, deliver(&r, tell_pages(&r, 1, false, 3, 3)), -EPROTO,
-		      "notify-write of epoch 2: it tells 3 pages, the page-checks in front of it were of 4 pages of epoch 2");
+	r.seq[1]--; /* what they are of does not come */
+	check_refused(
+		&r, deliver(&r, tell_pages(&r, 1, false, 3, 3)), -EPROTO,
+		"notify-write of epoch 2: it tells 3 pages, the page-checks in front of it were of 4 pages of epoch 2");
 	epoch_begin(&r, 3);
 	m = tell_pages(&r, 1, false, 3, 4);
 	cr_assert_eq(deliver_checks(&r, m, -1), 0);
+	r.seq[1]--; /* what they are of does not come */
 	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 3, 4)), -EPROTO,
 		      "zero-pages of epoch 3: it stands behind page-checks of 4 pages on lane 1, which nothing told");
 	epoch_begin(&r, 4);
 	m = tell_pages(&r, 1, false, 3, 4);
 	cr_assert_eq(deliver_checks(&r, m, -1), 0);
-	r.seq[1]--; /* the notify-write does not come */
+	r.seq[1]--;
 	memset(&r.commit, 0, sizeof(r.commit));
 	r.commit.lanes = LANES;
 	state_make(&r, 0);
-	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO, "commit of epoch 4: it stands behind page-checks of 4 pages on lane 1");
+	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO,
+		      "commit of epoch 4: it stands behind page-checks of 4 pages on lane 1");
 	rig_close(&r);
 }
 

@@ -28,9 +28,10 @@ static const struct {
 	const char *head;
 	enum figure f;
 } columns[] = {
-	{ "pause p50, us", FIG_PAUSE_P50 },   { "safe p50, us", FIG_SAFE_P50 },      { "delay p50, ms", FIG_DELAY_P50 },
-	{ "octets/octet", FIG_BYTES },        { "CPU 1, s/GB", FIG_CPU_PRIMARY },    { "CPU 2, s/GB", FIG_CPU_SECONDARY },
-	{ "apply, us", FIG_APPLY },           { "secondary, MiB", FIG_RSS_SECONDARY },
+	{ "pause p50, us", FIG_PAUSE_P50 }, { "safe p50, us", FIG_SAFE_P50 },
+	{ "delay p50, ms", FIG_DELAY_P50 }, { "octets/octet", FIG_BYTES },
+	{ "CPU 1, s/GB", FIG_CPU_PRIMARY }, { "CPU 2, s/GB", FIG_CPU_SECONDARY },
+	{ "apply, us", FIG_APPLY },         { "secondary, MiB", FIG_RSS_SECONDARY },
 };
 #define NR_COLUMNS (sizeof(columns) / sizeof(columns[0]))
 
