@@ -286,7 +286,8 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 		return on_goodbye(c, head, body, err);
 	default:
 		if ((head->type & FTW_OPTIONAL) && !record_type_find(head->type))
-			return lane ? on_epoch_record(c, rx, lane, head->type, msg, len, err) : 0; /* the commit counts it */
+			return lane ? on_epoch_record(c, rx, lane, head->type, msg, len, err)
+				    : 0; /* the commit counts it */
 		return err_set(err, -EPROTO, "unexpected %s from the primary", record_name(head->type, name));
 	}
 }

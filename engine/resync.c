@@ -76,7 +76,9 @@ bool resync_has_base(const struct primary *p)
 static int send_base(struct primary *p, struct ft_error *err)
 {
 	struct resync *rs = &p->resync;
-	struct base base = { .connection = ++rs->connection, .base_connection = rs->base, .base_epoch = rs->base_epoch };
+	struct base base = { .connection = ++rs->connection,
+			     .base_connection = rs->base,
+			     .base_epoch = rs->base_epoch };
 	struct ft_config cfg;
 	uint32_t seq;
 	void *buf;
@@ -129,7 +131,8 @@ int resync_agree(struct primary *p, struct ft_error *err)
 		return r;
 	if (epoch && (!rs->base || epoch < rs->base_epoch || epoch > rs->base_sent))
 		return err_set(err, -EPROTO,
-			       "base-ack: epoch %" PRIu64 ", of those that were sent it can have %" PRIu64 " to %" PRIu64,
+			       "base-ack: epoch %" PRIu64 ", of those that were sent it can have %" PRIu64
+			       " to %" PRIu64,
 			       epoch, rs->base_epoch, rs->base_sent);
 	rs->going_on = epoch != 0;
 	if (!rs->going_on)

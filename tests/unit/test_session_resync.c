@@ -130,7 +130,8 @@ Test(resync, off_is_off, .timeout = 120)
 
 /* ---- what the two say to each other, and what they must not ---- */
 
-static uint64_t greet_with_base(struct raw *r, struct raw_vm *vm, uint8_t session, uint64_t connection, uint64_t base, uint64_t epoch)
+static uint64_t greet_with_base(struct raw *r, struct raw_vm *vm, uint8_t session, uint64_t connection, uint64_t base,
+				uint64_t epoch)
 {
 	raw_connect(r, vm->address, 1);
 	r->offered = FTW_CAP_RESYNC;
