@@ -384,17 +384,6 @@ static int sync_round(struct primary *p, struct ft_error *err)
 	return 0;
 }
 
-/* What is owed, and what was written since. */
-static int sync_owed(struct primary *p, struct ft_error *err)
-{
-	int r;
-
-	bitmap_clear(p->dirty);
-	bitmap_or(p->dirty, p->resync.owed);
-	r = collect(p, p->s->ops.collect_dirty, err);
-	return r ? err_prefix(err, "collect") : 0;
-}
-
 static int sync_begin(struct primary *p, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
@@ -402,17 +391,17 @@ static int sync_begin(struct primary *p, struct ft_error *err)
 
 	if (!r)
 		r = behind_begin(p, err);
-	if (!r && p->resync.going_on)
-		return sync_owed(p, err);
-	if (!r) {
-		r = s->ops.track_start(s->user, err);
-		p->tracking = r == 0 || p->tracking;
-		if (r)
-			err_prefix(err, "dirty tracking");
-	}
 	if (r)
 		return r;
 	bitmap_clear(p->dirty);
+	if (p->resync.going_on) { /* what was written since has gone on being tracked, and comes with the next rounds */
+		bitmap_or(p->dirty, p->resync.owed);
+		return 0;
+	}
+	r = s->ops.track_start(s->user, err);
+	if (r)
+		return err_prefix(err, "dirty tracking");
+	p->tracking = true;
 	if (s->ops.collect_present) {
 		r = collect(p, s->ops.collect_present, err);
 		return r ? err_prefix(err, "present pages") : 0;

@@ -10,7 +10,7 @@
 
 #define MACHINE_PAGES ((UINT64_C(16) << 20) / FT_PAGE_SIZE)
 
-static void open_guest(struct pair *p, const char *settings, uint64_t rate)
+static void open_larger_guest(struct pair *p, const char *settings, uint64_t rate, uint64_t pages)
 {
 	struct pair_options opt;
 
@@ -18,13 +18,18 @@ static void open_guest(struct pair *p, const char *settings, uint64_t rate)
 	opt.primary = settings;
 	opt.compare = true;
 	opt.use_proxy = true;
-	opt.sim.region_bytes[0] = MACHINE_PAGES * FT_PAGE_SIZE;
-	opt.sim.prefill_pages = MACHINE_PAGES;
+	opt.sim.region_bytes[0] = pages * FT_PAGE_SIZE;
+	opt.sim.prefill_pages = pages;
 	opt.sim.nr_cpus = 1;
 	opt.sim.rate = rate;
 	pair_open(p, &opt);
 	pair_wait_protected(p);
 	pair_wait_applied(p, 3);
+}
+
+static void open_guest(struct pair *p, const char *settings, uint64_t rate)
+{
+	open_larger_guest(p, settings, rate, MACHINE_PAGES);
 }
 
 static uint64_t told(struct pair *p)
@@ -116,6 +121,49 @@ Test(resync, lost_again_and_again_with_pages_sent_ahead, .timeout = 120)
 Test(resync, lost_again_and_again_to_an_image, .timeout = 120)
 {
 	losses("interval=5,suspect=20,placement=mirror,delta=on,sync-pause=1");
+}
+
+/* False: it was protected before. */
+static bool wait_round(struct pair *p, uint32_t round)
+{
+	struct ft_status st;
+
+	do {
+		sleep_ms(1);
+		ft_session_status(p->primary, &st);
+		if (st.state == FT_STATE_PROTECTED)
+			return false;
+	} while (st.state != FT_STATE_SYNCING || st.sync_round < round);
+	return true;
+}
+
+/* What was written during the round before is known to nobody but the set that is being sent just now. */
+Test(resync, lost_in_a_later_round, .timeout = 120)
+{
+	unsigned hit = 0;
+	struct pair p;
+
+	open_larger_guest(&p, "interval=10,suspect=60000,skip-same=off,staging-bytes=16M,sync-pause=1", 20000,
+			  3 * MACHINE_PAGES);
+	for (unsigned i = 0; i < 20 && hit < 3; i++) {
+		proxy_set_mode(p.proxy, PROXY_REFUSE);
+		pair_wait(p.primary, STATE(SUSPECT));
+		proxy_set_rate(p.proxy, 8000000);
+		proxy_set_mode(p.proxy, PROXY_PASS);
+		if (wait_round(&p, 2)) {
+			hit++;
+			sleep_ms(50);
+			proxy_set_mode(p.proxy, PROXY_REFUSE);
+			pair_wait(p.primary, STATE(CONNECTING) | STATE(SUSPECT));
+			proxy_set_mode(p.proxy, PROXY_PASS);
+		}
+		proxy_set_rate(p.proxy, 0);
+		pair_wait_protected(&p);
+		pair_wait_applied(&p, 3);
+		pair_check_compared(&p);
+	}
+	cr_expect_gt(hit, 0, "no full round was ever followed by another one");
+	pair_close(&p);
 }
 
 Test(resync, off_is_off, .timeout = 120)
