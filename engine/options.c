@@ -32,7 +32,7 @@ enum setting {
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
 	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, PAGE_CHECKS,
-	STATE_FILE, JOIN, NR_SETTINGS
+	RESYNC, STATE_FILE, JOIN, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -105,6 +105,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[APPLY_THREADS] = UINT("apply-threads", FT_OPT_SECONDARY, 1, CREW_MAX, "", "1", "threads that copy a committed epoch into the standby's memory"),
 	[DELTA] = BOOL("delta", PRIMARY, "off", "send pages that differ little from what the secondary has as the difference; placement mirror"),
 	[DELTA_CACHE] = SIZE("delta-cache", PRIMARY, MIB, TIB, "64M", "memory for contents of pages, to find the difference"),
+	[RESYNC] = BOOL("resync", PRIMARY, "on", "after a lost connection send what was written since, not the whole machine, where the secondary has the rest"),
 	[PAGE_CHECKS] = BOOL("page-checks", PRIMARY, "off", "send a check of each page, so that one that is damaged on the way is named"),
 	[STATE_FILE] = STRING("state-file", BOTH, "", "file in which this side writes down whether the machine may run here"),
 	[JOIN] = BOOL("join", FT_OPT_SECONDARY, "off", "become a secondary though the state file says that the machine ran here: that is given up"),
@@ -162,6 +163,7 @@ static const size_t field[NR_SETTINGS] = {
 	[DELTA] = FIELD(delta),
 	[DELTA_CACHE] = FIELD(delta_cache_bytes),
 	[PAGE_CHECKS] = FIELD(page_checks),
+	[RESYNC] = FIELD(resync),
 	[STATE_FILE] = FIELD(state_file),
 	[JOIN] = FIELD(join),
 #undef FIELD
