@@ -31,7 +31,7 @@ enum setting {
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
-	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE,
+	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, PAGE_CHECKS,
 	TLS, TLS_DIR, TLS_PSK_USER, TLS_PEER, NR_SETTINGS
 };
 
@@ -105,6 +105,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[APPLY_THREADS] = UINT("apply-threads", FT_OPT_SECONDARY, 1, CREW_MAX, "", "1", "threads that copy a committed epoch into the standby's memory"),
 	[DELTA] = BOOL("delta", PRIMARY, "off", "send pages that differ little from what the secondary has as the difference; placement mirror"),
 	[DELTA_CACHE] = SIZE("delta-cache", PRIMARY, MIB, TIB, "64M", "memory for contents of pages, to find the difference"),
+	[PAGE_CHECKS] = BOOL("page-checks", PRIMARY, "off", "send a check of each page, so that one that is damaged on the way is named"),
 	[TLS] = CHOICE("tls", BOTH, "off|x509|psk", "off", "encrypt the connection and know the peer: by certificates, or by a key that both have; tcp"),
 	[TLS_DIR] = STRING("tls-dir", BOTH, "", "folder of certificates (ca-cert.pem, server-cert.pem, client-cert.pem ...) or keys (keys.psk)"),
 	[TLS_PSK_USER] = STRING("tls-psk-user", BOTH, "", "name of the key in keys.psk; on a secondary the only one that it takes"),
@@ -162,6 +163,7 @@ static const size_t field[NR_SETTINGS] = {
 	[APPLY_THREADS] = FIELD(apply_threads),
 	[DELTA] = FIELD(delta),
 	[DELTA_CACHE] = FIELD(delta_cache_bytes),
+	[PAGE_CHECKS] = FIELD(page_checks),
 	[TLS] = FIELD(tls),
 	[TLS_DIR] = FIELD(tls_dir),
 	[TLS_PSK_USER] = FIELD(tls_psk_user),

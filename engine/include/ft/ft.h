@@ -325,6 +325,7 @@ struct ft_config {
 	uint32_t apply_threads;	     /* secondary; that copy a committed epoch into the machine's memory, ft-apply counted */
 	uint32_t delta;		     /* primary; 1: pages that differ little from what the secondary has go as the difference; mirror placement */
 	uint64_t delta_cache_bytes;  /* primary; contents that are kept to know it */
+	uint32_t page_checks;	     /* primary; 1: send a check of each page, so that one that is damaged on the way can be named */
 	enum ft_tls tls;	     /* tcp; the same on both sides */
 	const char *tls_dir;	     /* of certificates or keys, with QEMU's names */
 	const char *tls_psk_user;    /* psk; primary: its name; secondary: the only one that it takes, "": each that has a key */
