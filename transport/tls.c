@@ -138,7 +138,8 @@ static void describe(struct tls *t)
 	snprintf(who, sizeof(who), "%.150s", t->about);
 	snprintf(t->about, sizeof(t->about), "%s, %s%s%s%s",
 		 gnutls_protocol_get_name(gnutls_protocol_get_version(t->session)),
-		 gnutls_cipher_get_name(gnutls_cipher_get(t->session)), who[0] ? ", the peer is '" : "", who, who[0] ? "'" : "");
+		 gnutls_cipher_get_name(gnutls_cipher_get(t->session)), who[0] ? ", the peer is '" : "", who,
+		 who[0] ? "'" : "");
 }
 
 static void tell_peer(struct tls *t, int code)

@@ -65,7 +65,8 @@ static int check_mode(const char *path, const struct stat *st, bool private, str
 	if (st->st_size > FILE_MAX)
 		return err_set(err, -EFBIG, "%s is larger than %u octets", path, FILE_MAX);
 	if (private && st->st_mode & S_IRWXO)
-		return err_set(err, -EACCES, "%s can be read or written by everybody on this host: chmod o= %s", path, path);
+		return err_set(err, -EACCES, "%s can be read or written by everybody on this host: chmod o= %s", path,
+			       path);
 	return 0;
 }
 

@@ -110,11 +110,13 @@ const char *tls_status_text(unsigned status, gnutls_alert_description_t *alert)
 		{ GNUTLS_CERT_REVOKED, GNUTLS_A_CERTIFICATE_REVOKED, "is revoked (ca-crl.pem)" },
 		{ GNUTLS_CERT_SIGNER_NOT_FOUND, GNUTLS_A_UNKNOWN_CA, "is not signed by the authority in ca-cert.pem" },
 		{ GNUTLS_CERT_SIGNER_NOT_CA, GNUTLS_A_UNKNOWN_CA, "is signed by something that is no authority" },
-		{ GNUTLS_CERT_EXPIRED, GNUTLS_A_CERTIFICATE_EXPIRED, "has expired, or its authority has: make a new one" },
+		{ GNUTLS_CERT_EXPIRED, GNUTLS_A_CERTIFICATE_EXPIRED,
+		  "has expired, or its authority has: make a new one" },
 		{ GNUTLS_CERT_NOT_ACTIVATED, GNUTLS_A_CERTIFICATE_EXPIRED,
 		  "is not valid yet: are the clocks of both hosts right?" },
 		{ GNUTLS_CERT_PURPOSE_MISMATCH, GNUTLS_A_UNSUPPORTED_CERTIFICATE, "is for another purpose" },
-		{ GNUTLS_CERT_INSECURE_ALGORITHM, GNUTLS_A_BAD_CERTIFICATE, "is signed in a way that is not safe any more" },
+		{ GNUTLS_CERT_INSECURE_ALGORITHM, GNUTLS_A_BAD_CERTIFICATE,
+		  "is signed in a way that is not safe any more" },
 	};
 
 	for (unsigned i = 0; i < sizeof(known) / sizeof(known[0]); i++)
@@ -166,9 +168,9 @@ static int check_certificate(struct tls *t, const gnutls_datum_t *first)
 
 		names_of(crt, names, sizeof(names));
 		err_set(&t->why, -EACCES, "the peer's certificate, for '%s', %s%s", names, text,
-			status & GNUTLS_CERT_PURPOSE_MISMATCH ?
-				(t->creds->listener ? ": it must be for a TLS client" : ": it must be for a TLS server") :
-				"");
+			status & GNUTLS_CERT_PURPOSE_MISMATCH ? (t->creds->listener ? ": it must be for a TLS client"
+										    : ": it must be for a TLS server")
+							      : "");
 		r = refuse_peer(t, alert);
 	}
 	if (r == 0)
@@ -239,11 +241,13 @@ static int explain_psk_alert(struct tls *t, gnutls_alert_description_t alert, st
 {
 	char path[4096];
 
-	if (alert != GNUTLS_A_ILLEGAL_PARAMETER && alert != GNUTLS_A_UNKNOWN_PSK_IDENTITY && alert != GNUTLS_A_DECRYPT_ERROR)
+	if (alert != GNUTLS_A_ILLEGAL_PARAMETER && alert != GNUTLS_A_UNKNOWN_PSK_IDENTITY &&
+	    alert != GNUTLS_A_DECRYPT_ERROR)
 		return 0;
-	return err_set(err, -EACCES,
-		       "the peer does not take the key of user '%.64s' in %.128s: it has another, or does not know the user",
-		       t->creds->psk_user, tls_file_path(t->creds, "keys.psk", path, sizeof(path)));
+	return err_set(
+		err, -EACCES,
+		"the peer does not take the key of user '%.64s' in %.128s: it has another, or does not know the user",
+		t->creds->psk_user, tls_file_path(t->creds, "keys.psk", path, sizeof(path)));
 }
 
 /* What the peer told us by an alert. */
@@ -254,11 +258,14 @@ static int explain_alert(struct tls *t, struct ft_error *err)
 		const char *text; /* behind "the peer " */
 	} known[] = {
 		{ GNUTLS_A_CERTIFICATE_REQUIRED, "wants a certificate, and got none" },
-		{ GNUTLS_A_UNKNOWN_CA, "does not know the authority that signed our certificate: its ca-cert.pem is another" },
-		{ GNUTLS_A_CERTIFICATE_EXPIRED, "says that our certificate is not valid now: expired, or a clock is wrong" },
+		{ GNUTLS_A_UNKNOWN_CA,
+		  "does not know the authority that signed our certificate: its ca-cert.pem is another" },
+		{ GNUTLS_A_CERTIFICATE_EXPIRED,
+		  "says that our certificate is not valid now: expired, or a clock is wrong" },
 		{ GNUTLS_A_CERTIFICATE_REVOKED, "says that our certificate is revoked" },
 		{ GNUTLS_A_UNSUPPORTED_CERTIFICATE, "says that our certificate is for another purpose" },
-		{ GNUTLS_A_ACCESS_DENIED, "takes other names than that of our certificate (its tls-peer, or the address it dials)" },
+		{ GNUTLS_A_ACCESS_DENIED,
+		  "takes other names than that of our certificate (its tls-peer, or the address it dials)" },
 		{ GNUTLS_A_BAD_CERTIFICATE, "does not take our certificate; its log says why" },
 		{ GNUTLS_A_PROTOCOL_VERSION, "speaks another version of TLS; this side speaks 1.3" },
 	};
@@ -310,7 +317,8 @@ int tls_explain(struct tls *t, int code, struct ft_error *err)
 		return t->why.code;
 	}
 	if (tls_plain_peer(t))
-		return err_set(err, -EPROTO, "the peer speaks without TLS (its setting tls is off), this side with (%s)",
+		return err_set(err, -EPROTO,
+			       "the peer speaks without TLS (its setting tls is off), this side with (%s)",
 			       t->creds->mode == TP_TLS_PSK ? "psk" : "x509");
 	if (code == GNUTLS_E_FATAL_ALERT_RECEIVED)
 		return explain_alert(t, err);
@@ -324,5 +332,7 @@ int tls_explain(struct tls *t, int code, struct ft_error *err)
 		return err_set(err, -EPROTO, "what came was changed on the way: it cannot be decrypted");
 	return err_set(err, -EPROTO, "TLS: %s%s%s", gnutls_strerror(code),
 		       t->known ? "" : "; is the setting tls the same on both sides? Here it is ",
-		       t->known ? "" : t->creds->mode == TP_TLS_PSK ? "psk" : "x509");
+		       t->known                       ? ""
+		       : t->creds->mode == TP_TLS_PSK ? "psk"
+						      : "x509");
 }

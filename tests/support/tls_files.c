@@ -91,7 +91,8 @@ static gnutls_x509_crt_t new_crt(const char *name, gnutls_x509_privkey_t key, un
 	GNUTLS(gnutls_x509_crt_set_activation_time(crt, time(NULL) + from * DAY));
 	GNUTLS(gnutls_x509_crt_set_expiration_time(crt, time(NULL) + to * DAY));
 	if (name)
-		GNUTLS(gnutls_x509_crt_set_dn_by_oid(crt, GNUTLS_OID_X520_COMMON_NAME, 0, name, (unsigned)strlen(name)));
+		GNUTLS(gnutls_x509_crt_set_dn_by_oid(crt, GNUTLS_OID_X520_COMMON_NAME, 0, name,
+						     (unsigned)strlen(name)));
 	return crt;
 }
 
@@ -130,7 +131,8 @@ static void set_names(gnutls_x509_crt_t crt, const struct certificate *c)
 	bool v6 = c->address && strchr(c->address, ':');
 
 	if (c->host)
-		GNUTLS(gnutls_x509_crt_set_subject_alt_name(crt, GNUTLS_SAN_DNSNAME, c->host, (unsigned)strlen(c->host), 0));
+		GNUTLS(gnutls_x509_crt_set_subject_alt_name(crt, GNUTLS_SAN_DNSNAME, c->host, (unsigned)strlen(c->host),
+							    0));
 	if (c->address) {
 		CHECK(inet_pton(v6 ? AF_INET6 : AF_INET, c->address, raw) == 1, "'%s'", c->address);
 		GNUTLS(gnutls_x509_crt_set_subject_alt_name(crt, GNUTLS_SAN_IPADDRESS, raw, v6 ? 16 : 4,
@@ -157,8 +159,8 @@ void tls_issue(const char *dir, const char *role, const struct authority *a, con
 {
 	gnutls_x509_privkey_t key = new_key();
 	bool now = c->from_days == 0 && c->to_days == 0;
-	gnutls_x509_crt_t crt = new_crt(c->common_name, key, c->serial ? c->serial : 7, now ? -1 : c->from_days,
-					now ? 1 : c->to_days);
+	gnutls_x509_crt_t crt =
+		new_crt(c->common_name, key, c->serial ? c->serial : 7, now ? -1 : c->from_days, now ? 1 : c->to_days);
 	gnutls_datum_t pem;
 	char name[64];
 

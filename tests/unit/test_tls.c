@@ -177,7 +177,8 @@ Test(tls, a_dialled_name_must_be_in_the_certificate, .timeout = 60)
 
 	hosts_make(&h, TP_TLS_X509);
 	tls_issue(h.dir[1], "server", &h.ca, &c);
-	hosts_refused(&h, "the peer's certificate is for 'localhost', not for '127.0.0.1' (the address; tls-peer may say",
+	hosts_refused(&h,
+		      "the peer's certificate is for 'localhost', not for '127.0.0.1' (the address; tls-peer may say",
 		      "takes other names than that of our certificate");
 	h.dial = "localhost";
 	hosts_connected(&h);
@@ -208,7 +209,8 @@ Test(tls, names_that_are_not_taken, .timeout = 60)
 	h.l = NULL;
 	h.p[1].tls_peer = "";
 	h.p[0].tls_peer = "other.test";
-	hosts_refused(&h, "the peer's certificate is for 'standby.test, 127.0.0.1, ::1', not for 'other.test' (tls-peer)",
+	hosts_refused(&h,
+		      "the peer's certificate is for 'standby.test, 127.0.0.1, ::1', not for 'other.test' (tls-peer)",
 		      "the peer takes other names than that of our certificate");
 	hosts_free(&h);
 }
@@ -221,8 +223,11 @@ Test(tls, another_authority, .timeout = 60)
 	/* each side's own certificate is in order with its own folder */
 	tls_trust(h.dir[0], &h.stranger);
 	tls_issue(h.dir[0], "client", &h.stranger, &good_dialler);
-	hosts_refused(&h, "the peer's certificate, for 'standby.test, 127.0.0.1, ::1', is not signed by the authority in ca-cert.pem",
-		      "the peer does not know the authority that signed our certificate: its ca-cert.pem is another; ours is ");
+	hosts_refused(&h,
+		      "the peer's certificate, for 'standby.test, 127.0.0.1, ::1', is not signed by the authority in "
+		      "ca-cert.pem",
+		      "the peer does not know the authority that signed our certificate: its ca-cert.pem is another; "
+		      "ours is ");
 	hosts_free(&h);
 }
 
@@ -509,7 +514,8 @@ Test(tls, files_are_renewed_under_a_listener, .timeout = 60)
 	tls_trust(h.dir[0], &h.stranger);
 	tls_issue(h.dir[0], "client", &h.stranger, &good_dialler);
 	tls_trust(h.dir[1], &h.stranger); /* half of it */
-	hosts_refused(&h, "is not signed by the authority", "server-cert.pem is not signed by the authority in ca-cert.pem");
+	hosts_refused(&h, "is not signed by the authority",
+		      "server-cert.pem is not signed by the authority in ca-cert.pem");
 	tls_issue(h.dir[1], "server", &h.stranger, &good_listener);
 	hosts_connected(&h);
 	hosts_free(&h);
@@ -521,8 +527,8 @@ struct plain_tls {
 	gnutls_session_t session;
 	gnutls_certificate_credentials_t creds;
 	const char *dir, *role, *priority; /* dir NULL: no certificate */
-	int fd, listening; /* listening: where fd comes from, or 0 */
-	_Atomic int alert; /* what it was told; -1: nothing */
+	int fd, listening;                 /* listening: where fd comes from, or 0 */
+	_Atomic int alert;                 /* what it was told; -1: nothing */
 	_Atomic bool done;
 };
 
@@ -620,8 +626,9 @@ Test(tls, a_listener_refuses, .timeout = 60)
 	c = good_dialler;
 	c.purpose = FOR_SERVERS;
 	tls_issue(h.dir[0], "client", &h.ca, &c);
-	dialler_refused(&h, (struct plain_tls){ .dir = h.dir[0] }, GNUTLS_A_UNSUPPORTED_CERTIFICATE,
-			"the peer's certificate, for 'primary.test', is for another purpose: it must be for a TLS client");
+	dialler_refused(
+		&h, (struct plain_tls){ .dir = h.dir[0] }, GNUTLS_A_UNSUPPORTED_CERTIFICATE,
+		"the peer's certificate, for 'primary.test', is for another purpose: it must be for a TLS client");
 	tls_issue(h.dir[0], "client", &h.ca, &good_dialler);
 	dialler_refused(&h, (struct plain_tls){ .dir = h.dir[0], .priority = "NORMAL:-VERS-ALL:+VERS-TLS1.2" },
 			GNUTLS_A_HANDSHAKE_FAILURE, "refused: TLS: ");
@@ -817,7 +824,8 @@ static void hosts_join(struct hosts *h, enum tp_tls mode)
 /* Somebody on the way puts in a record of his own, or octets that are none. */
 Test(tls, octets_that_are_put_in_are_found_out, .timeout = 60)
 {
-	static const uint8_t record[] = { 0x17, 0x03, 0x03, 0, 24, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1, 2, 3, 4, 5, 6 };
+	static const uint8_t record[] = { 0x17, 0x03, 0x03, 0, 24, 1, 2, 3, 4, 5, 6, 7, 8, 9, 1,
+					  2,    3,    4,    5, 6,  7, 8, 9, 1, 2, 3, 4, 5, 6 };
 	static const uint8_t message[] = { 0, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1 };
 	struct ft_error err;
 	struct hosts h;
@@ -825,10 +833,13 @@ Test(tls, octets_that_are_put_in_are_found_out, .timeout = 60)
 
 	for (unsigned i = 0; i < 2; i++) {
 		hosts_join(&h, TP_TLS_X509);
-		cr_assert_gt(send(tcp_of(h.a)->lane[1].fd, i ? message : record, i ? sizeof(message) : sizeof(record), MSG_NOSIGNAL), 0);
+		cr_assert_gt(send(tcp_of(h.a)->lane[1].fd, i ? message : record, i ? sizeof(message) : sizeof(record),
+				  MSG_NOSIGNAL),
+			     0);
 		r = recv_text(h.b, soon(), &err);
 		cr_assert(r == -EPROTO, "%d %s", r, err.msg);
-		cr_assert(strstr(err.msg, i ? "TLS: " : "what came was changed on the way: it cannot be decrypted"), "%s", err.msg);
+		cr_assert(strstr(err.msg, i ? "TLS: " : "what came was changed on the way: it cannot be decrypted"),
+			  "%s", err.msg);
 		cr_assert_eq(recv_text(h.b, soon(), &err), -EPROTO, "%s", err.msg);
 		hosts_free(&h);
 	}
