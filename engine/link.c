@@ -15,7 +15,8 @@
 #define STOP_SLICE_MS 50 /* how often a greeting looks whether the session is to end */
 
 _Static_assert((int)FT_RDMA_CHUNKS == TP_REGISTER_CHUNKS && (int)FT_RDMA_WHOLE == TP_REGISTER_WHOLE &&
-		       (int)FT_RDMA_ODP == TP_REGISTER_ODP,
+		       (int)FT_RDMA_ODP == TP_REGISTER_ODP && (int)FT_TLS_OFF == TP_TLS_OFF &&
+		       (int)FT_TLS_X509 == TP_TLS_X509 && (int)FT_TLS_PSK == TP_TLS_PSK,
 	       "the transport's numbers are those of ft.h");
 
 struct tp_params link_params(const struct ft_config *cfg, uint32_t lanes)
@@ -30,6 +31,10 @@ struct tp_params link_params(const struct ft_config *cfg, uint32_t lanes)
 		.sq_depth = cfg->rdma_queue_depth,
 		.ack_timeout = cfg->rdma_ack_timeout,
 		.retry_count = cfg->rdma_retries,
+		.tls = (enum tp_tls)cfg->tls,
+		.tls_dir = cfg->tls_dir,
+		.tls_psk_user = cfg->tls_psk_user,
+		.tls_peer = cfg->tls_peer,
 	};
 }
 

@@ -32,7 +32,7 @@ enum setting {
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
 	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, PAGE_CHECKS,
-	RESYNC, STATE_FILE, JOIN, NR_SETTINGS
+	RESYNC, STATE_FILE, JOIN, TLS, TLS_DIR, TLS_PSK_USER, TLS_PEER, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -109,6 +109,10 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[PAGE_CHECKS] = BOOL("page-checks", PRIMARY, "off", "send a check of each page, so that one that is damaged on the way is named"),
 	[STATE_FILE] = STRING("state-file", BOTH, "", "file in which this side writes down whether the machine may run here"),
 	[JOIN] = BOOL("join", FT_OPT_SECONDARY, "off", "become a secondary though the state file says that the machine ran here: that is given up"),
+	[TLS] = CHOICE("tls", BOTH, "off|x509|psk", "off", "encrypt the connection and know the peer: by certificates, or by a key that both have; tcp"),
+	[TLS_DIR] = STRING("tls-dir", BOTH, "", "folder of certificates (ca-cert.pem, server-cert.pem, client-cert.pem ...) or keys (keys.psk)"),
+	[TLS_PSK_USER] = STRING("tls-psk-user", BOTH, "", "name of the key in keys.psk; on a secondary the only one that it takes"),
+	[TLS_PEER] = STRING("tls-peer", BOTH, "", "names, of which the certificate of the other side must have one"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -166,6 +170,10 @@ static const size_t field[NR_SETTINGS] = {
 	[RESYNC] = FIELD(resync),
 	[STATE_FILE] = FIELD(state_file),
 	[JOIN] = FIELD(join),
+	[TLS] = FIELD(tls),
+	[TLS_DIR] = FIELD(tls_dir),
+	[TLS_PSK_USER] = FIELD(tls_psk_user),
+	[TLS_PEER] = FIELD(tls_peer),
 #undef FIELD
 };
 /* clang-format on */
@@ -174,7 +182,8 @@ _Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_
 		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t) &&
 		       sizeof(enum ft_capture) == sizeof(uint32_t) && sizeof(enum ft_placement) == sizeof(uint32_t),
 	       "a choice is kept as its number");
-_Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t) && sizeof(enum ft_skip_same) == sizeof(uint32_t),
+_Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t) && sizeof(enum ft_skip_same) == sizeof(uint32_t) &&
+		       sizeof(enum ft_tls) == sizeof(uint32_t),
 	       "a choice is kept as its number");
 
 const struct ft_option *ft_options(size_t *n)
@@ -424,6 +433,8 @@ static int check_string(const struct ft_option *opt, const char *text, struct ft
 		return err_set(err, -ERANGE, "identity: longer than %u octets", FT_IDENTITY_MAX - 1);
 	if (opt == &options[STATE_FILE] && text && strlen(text) >= FT_STATE_FILE_MAX)
 		return err_set(err, -ERANGE, "state-file: longer than %u octets", FT_STATE_FILE_MAX - 1);
+	if (opt == &options[TLS_PSK_USER] && text && strlen(text) >= FT_NAME_MAX)
+		return err_set(err, -ERANGE, "tls-psk-user: longer than %u characters", FT_NAME_MAX - 1);
 	return 0;
 }
 
@@ -526,6 +537,20 @@ static int check_rdma(const struct ft_config *cfg, struct ft_error *err)
 	return 0;
 }
 
+static int check_tls(const struct ft_config *cfg, struct ft_error *err)
+{
+	if (cfg->tls == FT_TLS_OFF)
+		return 0;
+	if (is_empty(cfg->tls_dir))
+		return err_set(err, -EINVAL, "tls-dir: TLS needs a folder with its certificates or keys");
+	if (cfg->tls == FT_TLS_PSK && cfg->role == FT_ROLE_PRIMARY && is_empty(cfg->tls_psk_user))
+		return err_set(err, -EINVAL, "tls-psk-user: a primary needs the name of its key in keys.psk");
+	if (cfg->tls == FT_TLS_PSK && !is_empty(cfg->tls_peer))
+		return err_set(err, -EINVAL,
+			       "tls-peer: is about certificates (tls x509); with psk the key says who the peer is");
+	return 0;
+}
+
 int options_check(const struct ft_config *cfg, struct ft_error *err)
 {
 	int r;
@@ -564,7 +589,8 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 	if (cfg->ring_bytes % FT_PAGE_SIZE)
 		return err_set(err, -EINVAL, "ring-bytes: %llu is not a multiple of %u",
 			       (unsigned long long)cfg->ring_bytes, FT_PAGE_SIZE);
-	return check_rdma(cfg, err);
+	r = check_rdma(cfg, err);
+	return r ? r : check_tls(cfg, err);
 }
 
 int options_set_live(struct ft_config *cfg, const char *name, const char *value, struct ft_error *err)

@@ -111,9 +111,12 @@ int primary_claim(struct ft_session *s, unsigned flags, struct ft_error *err)
 
 int primary_start(struct ft_session *s, struct ft_error *err)
 {
+	struct tp_params params = link_params(&s->cfg, s->cfg.lanes + 1);
 	struct primary *p = s->primary;
-	int r = make_slabs(p, &s->cfg, err);
+	int r = tp_check(s->peer_uri, &params, false, err);
 
+	if (!r)
+		r = make_slabs(p, &s->cfg, err);
 	if (!r)
 		r = make_jobs(p, &s->cfg, err);
 	if (r)

@@ -219,7 +219,11 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->identity = keep(cfg->identity);
 	s->record_path = keep(cfg->record);
 	s->state_path = keep(s->cfg.state_file);
-	if (!s->name || !s->peer_uri || !s->listen_uri || !s->identity || !s->record_path || !s->state_path)
+	s->tls_dir = keep(s->cfg.tls_dir); /* an older struct has none */
+	s->tls_psk_user = keep(s->cfg.tls_psk_user);
+	s->tls_peer = keep(s->cfg.tls_peer);
+	if (!s->name || !s->peer_uri || !s->listen_uri || !s->identity || !s->record_path || !s->state_path ||
+	    !s->tls_dir || !s->tls_psk_user || !s->tls_peer)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	if (strlen(s->name) >= FT_NAME_MAX || !text_printable(s->name, strlen(s->name)))
 		return err_set(err, -EINVAL, "name: at most %u printable ASCII characters", FT_NAME_MAX - 1);
@@ -233,6 +237,9 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->cfg.record = s->record_path;
 	s->cfg.state_file = s->state_path;
 	s->written.path = *s->state_path ? s->state_path : NULL;
+	s->cfg.tls_dir = s->tls_dir;
+	s->cfg.tls_psk_user = s->tls_psk_user;
+	s->cfg.tls_peer = s->tls_peer;
 	return options_check(&s->cfg, err);
 }
 
@@ -252,6 +259,9 @@ static void session_free(struct ft_session *s)
 	free(s->identity);
 	free(s->record_path);
 	free(s->state_path);
+	free(s->tls_dir);
+	free(s->tls_psk_user);
+	free(s->tls_peer);
 	pthread_mutex_destroy(&s->event_lock);
 	pthread_mutex_destroy(&s->lock);
 	pthread_cond_destroy(&s->cond);

@@ -23,7 +23,7 @@ struct ft_session {
 	enum ft_role role;
 	struct ft_vmm_ops ops;
 	void *user;
-	char *name, *peer_uri, *listen_uri, *identity, *record_path, *state_path;
+	char *name, *peer_uri, *listen_uri, *identity, *record_path, *state_path, *tls_dir, *tls_psk_user, *tls_peer;
 	struct recording *recording; /* NULL: none */
 	int stop_fd;		     /* eventfd: readable once the session is to end */
 

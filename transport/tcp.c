@@ -76,6 +76,7 @@ static void drop_unread(struct lane *l)
 
 static void lane_fini(struct lane *l)
 {
+	tls_close(l->tls);
 	if (l->fd >= 0)
 		close(l->fd);
 	if (l->credit_fd >= 0)
@@ -165,8 +166,8 @@ static int open_fds(struct tcp *s)
 	return r != 0 ? r : watch_event(s, s->ready_fd, EV_READY);
 }
 
-int tcp_conn_create(struct tp_conn **out, const int *fds, const struct tcp_limits *limits, const char *peer,
-		    struct ft_error *err)
+int tcp_conn_create(struct tp_conn **out, const int *fds, struct tls *const *tls, const struct tcp_limits *limits,
+		    const char *peer, struct ft_error *err)
 {
 	struct tcp *s = FT_FAULT("tcp/create") ? NULL : calloc(1, sizeof(*s) + limits->lanes * sizeof(s->lane[0]));
 	int r;
@@ -174,7 +175,7 @@ int tcp_conn_create(struct tp_conn **out, const int *fds, const struct tcp_limit
 	*out = NULL;
 	if (!s)
 		return err_set(err, -ENOMEM, "no memory for a connection");
-	conn_init(&s->conn, &ops, limits->lanes, "tcp", peer);
+	conn_init(&s->conn, &ops, limits->lanes, tls ? "tls" : "tcp", peer);
 	s->limits = *limits;
 	pthread_mutex_init(&s->rx_lock, NULL);
 	for (uint32_t i = 0; i < limits->lanes; i++) {
@@ -188,11 +189,15 @@ int tcp_conn_create(struct tp_conn **out, const int *fds, const struct tcp_limit
 	r = open_fds(s);
 	for (uint32_t i = 0; i < limits->lanes && r == 0; i++) {
 		s->lane[i].fd = fds[i];
+		s->lane[i].tls = tls ? tls[i] : NULL;
+		s->lane[i].ready = tls && tls_pending(tls[i]);
 		r = lane_init(s, &s->lane[i]);
 	}
 	if (r != 0) {
-		for (uint32_t i = 0; i < limits->lanes; i++)
-			s->lane[i].fd = -1; /* still the caller's */
+		for (uint32_t i = 0; i < limits->lanes; i++) { /* still the caller's */
+			s->lane[i].fd = -1;
+			s->lane[i].tls = NULL;
+		}
 		tcp_free(s);
 		return err_sys(err, r, "cannot set up a connection");
 	}

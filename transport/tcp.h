@@ -17,7 +17,13 @@
 #define TCP_BATCH_BYTES (1u << 20) /* a batch of writes that has grown to this is sent */
 #define TCP_FRAME_BYTES_MAX (TCP_EXTENTS_MAX * (uint32_t)sizeof(struct tcp_extent) + TCP_BATCH_BYTES + TP_WRITE_MAX)
 
-enum tcp_status { TCP_OK = 0, TCP_REFUSE_VERSION = 1, TCP_REFUSE_LANES = 2 };
+enum tcp_status {
+	TCP_OK = 0,
+	TCP_REFUSE_VERSION = 1,
+	TCP_REFUSE_LANES = 2,
+	TCP_REFUSE_PLAIN = 3, /* the listener wants TLS */
+	TCP_REFUSE_TLS = 4,   /* it has none; said without TLS */
+};
 
 struct tcp_preamble {
 	ft_be64 magic;
@@ -55,8 +61,11 @@ struct tcp_limits {
 	uint32_t credits_peers; /* messages the peer takes */
 };
 
-/* tcp_conn_create - a connection over @fds[0..lanes), stream sockets that do not block, behind the preambles.  It owns them from
- * now on if 0 is returned. */
-int tcp_conn_create(struct tp_conn **out, const int *fds, const struct tcp_limits *limits, const char *peer, struct ft_error *err);
+struct tls;
+
+/* tcp_conn_create - a connection over @fds[0..lanes), stream sockets that do not block, behind the preambles, and @tls over each of them (NULL:
+ * none).  It owns them from now on if 0 is returned. */
+int tcp_conn_create(struct tp_conn **out, const int *fds, struct tls *const *tls, const struct tcp_limits *limits, const char *peer,
+		    struct ft_error *err);
 
 #endif

@@ -7,6 +7,7 @@
 #define FT_TCP_PRIVATE_H
 
 #include "tcp.h"
+#include "tls.h"
 
 #define PARTS_MAX                                                                                                      \
 	(TCP_EXTENTS_MAX - 1 + TP_IOV_MAX)     /* a batch with 256 parts is full, the last write may bring 64 to 255 */
@@ -31,6 +32,7 @@ struct extent {
 
 struct lane {
 	int fd;
+	struct tls *tls; /* over it; NULL: none */
 	uint32_t index;
 
 	struct turn sending; /* one tp_send() at a time; outside of tx */

@@ -301,6 +301,28 @@ static void fill_done(struct lane *l, size_t n)
 	l->ahead_end += (unsigned)(n - direct);
 }
 
+/* Octets, 0 at the end, or a negative errno, which TLS may tell more of in @why. */
+static ssize_t read_some(struct lane *l, const struct iovec *iov, unsigned nr, struct ft_error *why)
+{
+	ssize_t n;
+
+	why->code = 0;
+	if (FT_FAULT("tcp/receive"))
+		return -ECONNRESET;
+	if (l->tls)
+		return tls_receive(l->tls, iov, nr, why);
+	do
+		n = readv(l->fd, iov, (int)nr);
+	while (n < 0 && errno == EINTR);
+	return n >= 0 ? n : -errno;
+}
+
+/* Decrypted octets, of which epoll knows nothing. */
+static bool has_more(const struct lane *l)
+{
+	return l->tls && tls_pending(l->tls);
+}
+
 /* fill - one readv.  Octets read, 0 when there were none, or an error.  *@empty: the socket has no more. */
 static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error *why)
 {
@@ -313,10 +335,8 @@ static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error 
 	pthread_mutex_lock(&s->conn.windows->lock);
 	r = fill_plan(s, l, iov, &nr, why);
 	if (r == 0) {
-		do
-			n = FT_FAULT("tcp/receive") ? faultpoint_errno(ECONNRESET) : readv(l->fd, iov, (int)nr);
-		while (n < 0 && errno == EINTR);
-		r = n < 0 ? -errno : 0;
+		n = read_some(l, iov, nr, why);
+		r = n < 0 ? (int)n : 0;
 	}
 	pthread_mutex_unlock(&s->conn.windows->lock);
 	if (r == -EPROTO)
@@ -326,6 +346,8 @@ static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error 
 		return 0;
 	if (r == -ETIMEDOUT)
 		return err_set(why, -ECONNRESET, "lane %u: the peer does not answer", l->index);
+	if (r != 0 && why->code != 0)
+		return err_prefix(why, "lane %u: cannot receive", l->index);
 	if (r != 0)
 		return err_sys(why, r, "lane %u: cannot receive", l->index);
 	if (n == 0)
@@ -333,7 +355,7 @@ static ssize_t fill(struct tcp *s, struct lane *l, bool *empty, struct ft_error 
 			       l->index, l->phase == RX_FRAME && l->ahead_end == 0 ? "" : ", in the middle of a frame");
 	for (unsigned i = 0; i < nr; i++)
 		wanted += iov[i].iov_len;
-	*empty = (size_t)n < wanted;
+	*empty = (size_t)n < wanted && !has_more(l);
 	fill_done(l, (size_t)n);
 	tcp_add(&s->bytes_received, (uint64_t)n);
 	return n;
@@ -356,7 +378,8 @@ static int read_lane(struct tcp *s, struct lane *l, bool place, struct ft_error 
 			return r;
 		if (empty)
 			l->ready = false; /* epoll tells when there is more */
-		if (empty || budget == 0)
+		if (empty || (budget == 0 &&
+			      (place || !has_more(l)))) /* else the socket is watched, which knows nothing of it */
 			return 0;
 		n = fill(s, l, &empty, why);
 		if (n < 0)
@@ -461,7 +484,7 @@ static void hand_out(struct tcp *s, struct lane *l, void *buf, uint32_t *lane, s
 	*lane = l->index;
 	*len = l->len;
 	l->whole = false;
-	l->ready = l->ahead_at < l->ahead_end; /* what is in the socket epoll tells again */
+	l->ready = l->ahead_at < l->ahead_end || has_more(l); /* what is in the socket epoll tells again */
 	s->next = (l->index + 1) % s->conn.lanes;
 	tcp_add(&s->messages_received, 1);
 	atomic_fetch_add(&l->consumed, 1);

@@ -13,7 +13,7 @@
  * if the socket is full, the lane is watched for room in tp_recv()'s epoll set.
  *
  * Must hold:
- *  T1  completed <= posted, and a ticket counts as completed only when its last octet is in the kernel.
+ *  T1  completed <= posted, and a ticket counts as completed only when its last octet is in the kernel; with TLS, all of its last record.
  *  T3  after a frame went out in part and cannot be continued, the lane is torn and nothing more is sent on it.
  * Order of locks: tcp_private.h. */
 #include "tcp_private.h"
@@ -173,28 +173,77 @@ static void train_advance(struct lane *l, size_t n)
 	}
 }
 
+/* Has any of the message at the end of the train gone? */
+static bool message_begun(const struct lane *l)
+{
+	return l->train_at > l->train_message ||
+	       (l->train_at == l->train_message && l->train[l->train_at].iov_base != &l->message_frame);
+}
+
+/* The next octets of the train through TLS.  A record has none of what stands before a message and of the message, and is not begun for a message
+ * that the socket has no room for: encrypted it cannot be taken back.  What is on its way already goes first. */
+static ssize_t send_tls(struct lane *l, struct ft_error *why)
+{
+	unsigned end = l->train_at < l->train_message ? l->train_message : l->nr_train;
+
+	if (l->train_at == l->train_message && !message_begun(l)) {
+		if (tls_unsent(l->tls))
+			return tls_send(l->tls, NULL, 0, why);
+		if (!tls_room(l->tls))
+			return -EAGAIN;
+	}
+	return tls_send(l->tls, l->train + l->train_at, end - l->train_at, why);
+}
+
+/* Octets that went, or a negative errno, which TLS may tell more of in @why. */
+static ssize_t send_some(struct lane *l, struct ft_error *why)
+{
+	struct msghdr m = { .msg_iov = l->train + l->train_at, .msg_iovlen = l->nr_train - l->train_at };
+	ssize_t n;
+
+	why->code = 0;
+	if (FT_FAULT("tcp/send"))
+		return -EPIPE;
+	if (l->tls)
+		return send_tls(l, why);
+	n = sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+	return n >= 0 ? n : -errno;
+}
+
+static bool train_left(const struct lane *l)
+{
+	return l->train_at < l->nr_train || (l->tls && tls_unsent(l->tls));
+}
+
+/* The lane is torn: why is in @why if there is a sentence yet, else @r says it. */
+static int tear(struct tcp *s, struct lane *l, int r, struct ft_error *why, struct ft_error *err)
+{
+	l->torn = true;
+	/* the kernel's ETIMEDOUT is a peer that does not answer; ours means that all is well */
+	if (why->code == 0)
+		err_sys(why, r == -ETIMEDOUT ? -ECONNRESET : r, "lane %u: cannot send%s", l->index,
+			r == -ETIMEDOUT ? ", the peer does not answer" : "");
+	else
+		err_prefix(why, "lane %u: cannot send", l->index);
+	return conn_break_tx(&s->conn, why, err);
+}
+
 /* train_push - as much as the kernel takes now.  0: all of it; -EAGAIN: the socket is full; else the lane is torn and the
  * direction over. */
 static int train_push(struct tcp *s, struct lane *l, struct ft_error *err)
 {
 	struct ft_error why;
 
-	while (l->train_at < l->nr_train) {
-		struct msghdr m = { .msg_iov = l->train + l->train_at, .msg_iovlen = l->nr_train - l->train_at };
-		ssize_t n = FT_FAULT("tcp/send") ? faultpoint_errno(EPIPE)
-						 : sendmsg(l->fd, &m, MSG_NOSIGNAL | MSG_DONTWAIT);
+	while (train_left(l)) {
+		ssize_t n = send_some(l, &why);
 
 		if (n >= 0) {
 			tcp_add(&s->bytes_sent, (uint64_t)n);
 			train_advance(l, (size_t)n);
-		} else if (errno == EAGAIN) {
+		} else if (n == -EAGAIN) {
 			return -EAGAIN;
-		} else if (errno != EINTR) {
-			l->torn = true;
-			/* the kernel's ETIMEDOUT is a peer that does not answer; ours means that all is well */
-			err_sys(&why, errno == ETIMEDOUT ? -ECONNRESET : -errno, "lane %u: cannot send%s", l->index,
-				errno == ETIMEDOUT ? ", the peer does not answer" : "");
-			return conn_break_tx(&s->conn, &why, err);
+		} else if (n != -EINTR) {
+			return tear(s, l, (int)n, &why, err);
 		}
 	}
 	train_arrived(l);
@@ -422,12 +471,10 @@ static int take_credit(struct tcp *s, struct lane *l, uint64_t deadline, struct 
 static int unsend(struct tcp *s, struct lane *l, int r, struct ft_error *err)
 {
 	struct ft_error why;
-	bool begun = l->train_at > l->train_message ||
-		     (l->train_at == l->train_message && l->train[l->train_at].iov_base != &l->message_frame);
 
-	if (!begun) {
+	if (!message_begun(l)) {
 		l->nr_train = l->train_message;
-		if (l->train_at == l->nr_train)
+		if (!train_left(l))
 			train_arrived(l);
 		atomic_fetch_sub(&l->taken, 1);
 		return r;
@@ -498,5 +545,6 @@ void tcp_say_goodbye(struct tcp *s, struct lane *l)
 		return;
 	seal(s, l);
 	train_add(l, &bye, sizeof(bye));
-	train_push(s, l, NULL);
+	if (train_push(s, l, NULL) == 0 && l->tls)
+		tls_bye(l->tls);
 }

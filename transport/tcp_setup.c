@@ -23,6 +23,7 @@
 #include "clock.h"
 #include "faultpoint.h"
 #include "log.h"
+#include "tls.h"
 
 #define HALF_OPEN_MAX 64u
 #define HALF_OPEN_NS (5 * NS_PER_S)
@@ -63,18 +64,40 @@ static void preamble_fill(struct tcp_preamble *p, uint32_t lane, uint32_t lanes,
 }
 
 /* 40 octets into the empty buffer of a new socket: all of them, or it is broken. */
-static int preamble_send(int fd, const struct tcp_preamble *p)
+static int preamble_send(int fd, struct tls *tls, const struct tcp_preamble *p)
 {
-	ssize_t n = FT_FAULT("tcp/preamble") ? faultpoint_errno(EPIPE)
-					     : send(fd, p, sizeof(*p), MSG_NOSIGNAL | MSG_DONTWAIT);
+	struct iovec v = { (void *)(uintptr_t)p, sizeof(*p) };
+	ssize_t n;
 
+	if (FT_FAULT("tcp/preamble"))
+		return -EPIPE;
+	if (tls) {
+		n = tls_send(tls, &v, 1, NULL);
+		return n == (ssize_t)sizeof(*p) && !tls_unsent(tls) ? 0 : n < 0 && n != -EAGAIN ? (int)n : -EPIPE;
+	}
+	n = send(fd, p, sizeof(*p), MSG_NOSIGNAL | MSG_DONTWAIT);
 	return n == (ssize_t)sizeof(*p) ? 0 : n < 0 ? -errno : -EPIPE;
+}
+
+/* What has come of a preamble: octets, 0 at the end, or a negative errno, which TLS may tell more of in @why. */
+static ssize_t preamble_receive(int fd, struct tls *tls, void *to, size_t n, struct ft_error *why)
+{
+	struct iovec v = { to, n };
+	ssize_t got;
+
+	why->code = 0;
+	if (tls)
+		return tls_receive(tls, &v, 1, why);
+	got = recv(fd, to, n, MSG_DONTWAIT);
+	return got >= 0 ? got : -errno;
 }
 
 /* -- connect -- */
 
 struct attempt {
 	int fd[TP_LANES_MAX];
+	struct tls *tls[TP_LANES_MAX]; /* NULL: none */
+	struct tls_creds *creds;       /* likewise */
 	uint32_t lanes;
 	uint8_t token[16];
 	struct tcp_limits limits;
@@ -109,6 +132,8 @@ static int check_answer(struct attempt *a, uint32_t lane, const struct tcp_pream
 
 	if (from_be64(p->magic) != TCP_MAGIC)
 		return err_set(err, -EPROTO, "what answers there is not ft");
+	if (from_be16(p->status) == TCP_REFUSE_PLAIN)
+		return err_set(err, -EACCES, "the peer wants TLS (its setting tls), and here it is off");
 	if (from_be16(p->status) == TCP_REFUSE_VERSION || from_be16(p->version) != TCP_VERSION)
 		return err_set(err, -EPROTONOSUPPORT, "the peer speaks version %u of the transport, we speak %u",
 			       from_be16(p->version), TCP_VERSION);
@@ -130,9 +155,10 @@ static int await_answer(struct attempt *a, uint32_t lane, uint64_t deadline, int
 	size_t got = 0;
 
 	while (got < sizeof(p)) {
-		ssize_t n = FT_FAULT("tcp/answer")
-				    ? faultpoint_errno(ECONNRESET)
-				    : recv(a->fd[lane], (uint8_t *)&p + got, sizeof(p) - got, MSG_DONTWAIT);
+		struct ft_error why = { 0 };
+		ssize_t n = FT_FAULT("tcp/answer") ? -ECONNRESET
+						   : preamble_receive(a->fd[lane], a->tls[lane], (uint8_t *)&p + got,
+								      sizeof(p) - got, &why);
 		int r;
 
 		if (n > 0) {
@@ -141,10 +167,12 @@ static int await_answer(struct attempt *a, uint32_t lane, uint64_t deadline, int
 		}
 		if (n == 0)
 			return err_set(err, -ECONNRESET, "the peer closed lane %u before it answered", lane);
-		if (errno == EINTR)
+		if (n == -EINTR)
 			continue;
-		if (errno != EAGAIN)
-			return err_sys(err, errno == ETIMEDOUT ? -ECONNRESET : -errno, "lane %u", lane);
+		if (n != -EAGAIN && why.code != 0)
+			return err_set(err, why.code, "%s", why.msg);
+		if (n != -EAGAIN)
+			return err_sys(err, n == -ETIMEDOUT ? -ECONNRESET : (int)n, "lane %u", lane);
 		r = wait_fd(a->fd[lane], POLLIN, cancel_fd, deadline);
 		if (r != 0)
 			return err_set(err, r, r == -ECANCELED ? "cancelled" : "connected, but nobody accepts");
@@ -152,18 +180,45 @@ static int await_answer(struct attempt *a, uint32_t lane, uint64_t deadline, int
 	return check_answer(a, lane, &p, err);
 }
 
-static int open_lanes(struct attempt *a, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline,
-		      int cancel_fd, struct ft_error *err)
+/* The TLS handshake of a lane, if there is one. */
+static int secure_lane(struct attempt *a, uint32_t lane, const char *host, uint64_t deadline, int cancel_fd,
+		       struct ft_error *err)
+{
+	short events = 0;
+	int r;
+
+	if (!a->creds)
+		return 0;
+	r = tls_open(&a->tls[lane], a->creds, a->fd[lane], host, err);
+	if (r != 0)
+		return r;
+	while ((r = tls_handshake(a->tls[lane], &events, err)) == -EAGAIN) {
+		r = wait_fd(a->fd[lane], events, cancel_fd, deadline);
+		if (r != 0)
+			return err_set(err, r,
+				       r == -ECANCELED ? "cancelled"
+						       : "connected, but nobody answers the TLS handshake");
+	}
+	if (r == 0 && lane == 0)
+		log_info("tcp", "%s: %s", a->peer, tls_about(a->tls[lane]));
+	return r;
+}
+
+static int open_lanes(struct attempt *a, const struct addrinfo *ai, const char *host, const struct tp_params *p,
+		      uint64_t deadline, int cancel_fd, struct ft_error *err)
 {
 	struct tcp_preamble pre;
 	int r = 0;
 
 	for (uint32_t i = 0; i < a->lanes && r == 0; i++) {
 		r = connect_lane(&a->fd[i], ai, p, deadline, cancel_fd);
-		if (r == 0) {
-			preamble_fill(&pre, i, a->lanes, TCP_OK, a->token, p->credits);
-			r = preamble_send(a->fd[i], &pre);
-		}
+		if (r != 0)
+			return err_sys(err, r, "lane %u: cannot connect", i);
+		r = secure_lane(a, i, host, deadline, cancel_fd, err);
+		if (r != 0)
+			return r;
+		preamble_fill(&pre, i, a->lanes, TCP_OK, a->token, p->credits);
+		r = preamble_send(a->fd[i], a->tls[i], &pre);
 		if (r != 0)
 			return err_sys(err, r, "lane %u: cannot connect", i);
 	}
@@ -173,19 +228,21 @@ static int open_lanes(struct attempt *a, const struct addrinfo *ai, const struct
 	return r;
 }
 
-static void close_from(int *fd, uint32_t first, uint32_t end)
+static void close_from(struct attempt *a, uint32_t first)
 {
-	for (uint32_t i = first; i < end; i++) {
-		if (fd[i] >= 0)
-			close(fd[i]);
-		fd[i] = -1;
+	for (uint32_t i = first; i < a->lanes; i++) {
+		tls_close(a->tls[i]);
+		if (a->fd[i] >= 0)
+			close(a->fd[i]);
+		a->tls[i] = NULL;
+		a->fd[i] = -1;
 	}
 }
 
-static int try_address(struct tp_conn **out, const struct addrinfo *ai, const struct tp_params *p, uint64_t deadline,
-		       int cancel_fd, struct ft_error *err)
+static int try_address(struct tp_conn **out, const struct addrinfo *ai, const char *host, struct tls_creds *creds,
+		       const struct tp_params *p, uint64_t deadline, int cancel_fd, struct ft_error *err)
 {
-	struct attempt a = { .lanes = p->lanes, .limits = { .credits_ours = p->credits } };
+	struct attempt a = { .creds = creds, .lanes = p->lanes, .limits = { .credits_ours = p->credits } };
 	int r;
 
 	for (uint32_t i = 0; i < TP_LANES_MAX; i++)
@@ -193,13 +250,13 @@ static int try_address(struct tp_conn **out, const struct addrinfo *ai, const st
 	address_print(a.peer, sizeof(a.peer), ai->ai_addr, ai->ai_addrlen);
 	if (FT_FAULT("tcp/token") || getrandom(a.token, sizeof(a.token), 0) != (ssize_t)sizeof(a.token))
 		return err_set(err, -EIO, "the kernel gave no random number for a connection");
-	r = open_lanes(&a, ai, p, deadline, cancel_fd, err);
+	r = open_lanes(&a, ai, host, p, deadline, cancel_fd, err);
 	if (r == 0) {
-		close_from(a.fd, a.limits.lanes, a.lanes);
-		r = tcp_conn_create(out, a.fd, &a.limits, a.peer, err);
+		close_from(&a, a.limits.lanes);
+		r = tcp_conn_create(out, a.fd, creds ? a.tls : NULL, &a.limits, a.peer, err);
 	}
 	if (r != 0) {
-		close_from(a.fd, 0, a.lanes);
+		close_from(&a, 0);
 		err_prefix(err, "%s", a.peer);
 	}
 	return r;
@@ -208,6 +265,7 @@ static int try_address(struct tp_conn **out, const struct addrinfo *ai, const st
 int tcp_connect(struct tp_conn **out, const char *rest, const struct tp_params *p, uint64_t deadline, int cancel_fd,
 		struct ft_error *err)
 {
+	struct tls_creds *creds = NULL;
 	struct addrinfo *list = NULL;
 	struct host_port name;
 	unsigned left = 0;
@@ -216,18 +274,20 @@ int tcp_connect(struct tp_conn **out, const char *rest, const struct tp_params *
 	r = address_parse(&name, rest, err);
 	if (r == 0 && strcmp(name.port, "0") == 0)
 		r = err_set(err, -EINVAL, "'%s': port 0 cannot be connected to", rest);
+	if (r == 0 && p->tls != TP_TLS_OFF) /* each time: what was renewed is used without a new start */
+		r = tls_creds_load(&creds, p, false, err);
 	if (r == 0)
 		r = address_resolve(&list, &name, 0, deadline, cancel_fd, err);
-	if (r != 0)
-		return r;
 	for (const struct addrinfo *ai = list; ai; ai = ai->ai_next)
 		left++;
 	for (const struct addrinfo *ai = list; ai; ai = ai->ai_next, left--) {
-		r = try_address(out, ai, p, address_share(deadline, left), cancel_fd, err);
+		r = try_address(out, ai, name.host, creds, p, address_share(deadline, left), cancel_fd, err);
 		if (r == 0 || r == -ECANCELED || now_ns() >= deadline)
 			break;
 	}
-	freeaddrinfo(list);
+	if (list)
+		freeaddrinfo(list);
+	tls_creds_put(creds);
 	return r;
 }
 
@@ -236,6 +296,9 @@ int tcp_connect(struct tp_conn **out, const char *rest, const struct tp_params *
 struct half {
 	struct half *next; /* oldest first */
 	int fd;
+	struct tls *tls; /* NULL: none */
+	bool secured;    /* its handshake is done */
+	bool leaving;    /* it was refused, and is given the time to hear why */
 	uint64_t since_ns;
 	size_t got;
 	struct tcp_preamble pre;
@@ -247,6 +310,8 @@ struct tcp_listener {
 	int fd, epoll_fd;
 	struct half *first;
 	unsigned nr_half;
+	struct tls_creds *creds; /* NULL: none */
+	uint64_t told_ns;        /* when a warning was written last */
 };
 
 static int bind_one(int *out, const struct addrinfo *ai)
@@ -291,7 +356,8 @@ static int bind_any(int *out, const struct addrinfo *list, bool all)
 
 static const struct tp_listener_ops listener_ops;
 
-static int listener_create(struct tp_listener **out, int fd, const struct tp_params *p, struct ft_error *err)
+static int listener_create(struct tp_listener **out, int fd, struct tls_creds *creds, const struct tp_params *p,
+			   struct ft_error *err)
 {
 	struct epoll_event ev = { .events = EPOLLIN, .data.ptr = NULL };
 	struct tcp_listener *l = FT_FAULT("tcp/listener") ? NULL : calloc(1, sizeof(*l));
@@ -314,12 +380,14 @@ static int listener_create(struct tp_listener **out, int fd, const struct tp_par
 		return err_sys(err, r, "cannot set up a listener");
 	}
 	address_print(l->base.address, sizeof(l->base.address), (struct sockaddr *)&sa, len);
+	l->creds = creds;
 	*out = &l->base;
 	return 0;
 }
 
 int tcp_listen(struct tp_listener **out, const char *rest, const struct tp_params *p, struct ft_error *err)
 {
+	struct tls_creds *creds = NULL;
 	struct addrinfo *list = NULL;
 	struct host_port name;
 	int fd = -1, r;
@@ -333,9 +401,14 @@ int tcp_listen(struct tp_listener **out, const char *rest, const struct tp_param
 	freeaddrinfo(list);
 	if (r != 0)
 		return err_sys(err, r, "cannot listen on %s", rest);
-	r = listener_create(out, fd, p, err);
-	if (r != 0)
+	if (p->tls != TP_TLS_OFF)
+		r = tls_creds_load(&creds, p, true, err);
+	if (r == 0)
+		r = listener_create(out, fd, creds, p, err);
+	if (r != 0) {
+		tls_creds_put(creds);
 		close(fd);
+	}
 	return r;
 }
 
@@ -349,6 +422,7 @@ static void half_drop(struct tcp_listener *l, struct half *h, const char *why)
 		at = &(*at)->next;
 	*at = h->next;
 	l->nr_half--;
+	tls_close(h->tls);
 	if (h->fd >= 0)
 		close(h->fd); /* leaves the epoll set */
 	if (why)
@@ -356,12 +430,56 @@ static void half_drop(struct tcp_listener *l, struct half *h, const char *why)
 	free(h);
 }
 
+/* Strangers must not fill the log: one warning a second. */
+static void warn(struct tcp_listener *l, const char *peer, const char *why)
+{
+	uint64_t now = now_ns();
+
+	if (l->told_ns != 0 && now - l->told_ns < NS_PER_S) {
+		log_debug("tcp", "%s: refused: %s", peer, why);
+		return;
+	}
+	l->told_ns = now;
+	log_warn("tcp", "%s: refused: %s", peer, why);
+}
+
+/* The peer has been told.  Closed now, with octets of it that nobody has read, the kernel would send a reset, which may overtake our word. */
+static void half_refuse(struct tcp_listener *l, struct half *h, const char *why)
+{
+	warn(l, h->peer, why);
+	tls_close(h->tls);
+	h->tls = NULL;
+	h->leaving = true;
+	h->got = 0;
+	shutdown(h->fd, SHUT_WR);
+}
+
+/* What was renewed in the folder is used without a new start; what is wrong there is not. */
+static struct tls_creds *creds_now(struct tcp_listener *l)
+{
+	struct tls_creds *fresh;
+	struct ft_error err;
+
+	if (!l->creds || !tls_creds_changed(l->creds))
+		return l->creds;
+	if (tls_creds_load(&fresh, &l->base.params, true, &err) != 0) {
+		warn(l, l->base.address, err.msg);
+		return l->creds;
+	}
+	tls_creds_put(l->creds);
+	l->creds = fresh;
+	return fresh;
+}
+
 static void half_add(struct tcp_listener *l, int fd, const struct sockaddr *sa, socklen_t len)
 {
 	struct half *h = FT_FAULT("tcp/half") ? NULL : calloc(1, sizeof(*h)), **at = &l->first;
 	struct epoll_event ev = { .events = EPOLLIN, .data.ptr = h };
+	struct tls_creds *creds = creds_now(l);
 
-	if (!h || epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
+	if (!h || (creds && tls_open(&h->tls, creds, fd, NULL, NULL) != 0) ||
+	    epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, fd, &ev) != 0) {
+		tls_close(h ? h->tls : NULL);
 		free(h);
 		close(fd);
 		return;
@@ -423,13 +541,13 @@ static const char *check_preamble(struct tcp_listener *l, struct half *h)
 	if (from_be16(h->pre.version) != TCP_VERSION) {
 		preamble_fill(&answer, from_be16(h->pre.lane), lanes, TCP_REFUSE_VERSION, h->pre.token,
 			      l->base.params.credits);
-		preamble_send(h->fd, &answer);
+		preamble_send(h->fd, h->tls, &answer);
 		return "another version";
 	}
 	if (lanes < 2 || lanes > TP_LANES_MAX || from_be16(h->pre.lane) >= lanes) {
 		preamble_fill(&answer, from_be16(h->pre.lane), TP_LANES_MAX, TCP_REFUSE_LANES, h->pre.token,
 			      l->base.params.credits);
-		preamble_send(h->fd, &answer);
+		preamble_send(h->fd, h->tls, &answer);
 		return "lane or number of lanes out of range";
 	}
 	if (credits == 0 || credits > TP_CREDITS_MAX || from_be16(h->pre.status) != 0 ||
@@ -438,21 +556,88 @@ static const char *check_preamble(struct tcp_listener *l, struct half *h)
 	return same_lane(l, h) ? "its lane is there already" : NULL;
 }
 
+/* A listener with TLS and a peer without, or the other way round: said in plain, which both read. */
+static void half_refuse_plainly(struct tcp_listener *l, struct half *h, enum tcp_status status, const char *why)
+{
+	static const uint8_t no_token[16];
+	struct tcp_preamble answer;
+
+	preamble_fill(&answer, 0, 0, status, no_token, l->base.params.credits);
+	preamble_send(h->fd, NULL, &answer);
+	half_refuse(l, h, why);
+}
+
+static void half_watch(struct tcp_listener *l, struct half *h, uint32_t events)
+{
+	struct epoll_event ev = { .events = events, .data.ptr = h };
+
+	epoll_ctl(l->epoll_fd, EPOLL_CTL_MOD, h->fd, &ev);
+}
+
+/* half_secure - true when its handshake is done. */
+static bool half_secure(struct tcp_listener *l, struct half *h)
+{
+	struct ft_error why;
+	short events = 0;
+	int r = tls_handshake(h->tls, &events, &why);
+
+	h->secured = r == 0;
+	if (r == 0 || r == -EAGAIN)
+		half_watch(l, h, events & POLLOUT ? EPOLLOUT : EPOLLIN);
+	else if (tls_plain_peer(h->tls))
+		half_refuse_plainly(l, h, TCP_REFUSE_PLAIN, why.msg);
+	else if (r == -ECONNRESET)
+		half_drop(l, h, "it left in the middle of the TLS handshake");
+	else
+		half_refuse(l, h, why.msg);
+	return r == 0;
+}
+
+/* What a refused one still sends is thrown away, until it closes or its time is over. */
+static void half_drain(struct tcp_listener *l, struct half *h)
+{
+	ssize_t n = recv(h->fd, NULL, 1u << 20, MSG_TRUNC | MSG_DONTWAIT);
+
+	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR))
+		half_drop(l, h, NULL);
+}
+
+static bool begins_tls(const struct half *h)
+{
+	const uint8_t *first = (const uint8_t *)&h->pre;
+
+	return first[0] == 0x16 && first[1] == 0x03; /* a record of the handshake, version 3.x */
+}
+
+static void half_bad(struct tcp_listener *l, struct half *h, const char *why)
+{
+	if (!h->tls && begins_tls(h))
+		half_refuse_plainly(l, h, TCP_REFUSE_TLS, "the peer speaks TLS, and here it is off (setting tls)");
+	else
+		half_drop(l, h, why);
+}
+
 /* half_read - true when its preamble is whole and in order; a bad one is dropped. */
 static bool half_read(struct tcp_listener *l, struct half *h)
 {
-	struct epoll_event left = { .events = EPOLLRDHUP, .data.ptr = h };
 	const char *why = NULL;
+	struct ft_error said;
 	ssize_t n;
 
+	if (h->leaving) {
+		half_drain(l, h);
+		return false;
+	}
 	if (h->got == sizeof(h->pre)) { /* EPOLLRDHUP while the others of its set are awaited */
 		half_drop(l, h, "it left");
 		return false;
 	}
+	if (h->tls && !h->secured && !half_secure(l, h))
+		return false;
 	n = FT_FAULT("tcp/half-receive")
-		    ? faultpoint_errno(ECONNRESET)
-		    : recv(h->fd, (uint8_t *)&h->pre + h->got, sizeof(h->pre) - h->got, MSG_DONTWAIT);
-	if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) {
+		    ? -ECONNRESET
+		    : preamble_receive(h->fd, h->tls, (uint8_t *)&h->pre + h->got, sizeof(h->pre) - h->got, &said);
+	if (n == 0 || (n < 0 && n != -EAGAIN && n != -EINTR)) {
 		half_drop(l, h, "it left");
 		return false;
 	}
@@ -461,11 +646,10 @@ static bool half_read(struct tcp_listener *l, struct half *h)
 		return false;
 	why = check_preamble(l, h);
 	if (why) {
-		h->got = 0;
-		half_drop(l, h, why);
+		half_bad(l, h, why);
 		return false;
 	}
-	epoll_ctl(l->epoll_fd, EPOLL_CTL_MOD, h->fd, &left);
+	half_watch(l, h, EPOLLRDHUP);
 	return true;
 }
 
@@ -502,7 +686,7 @@ static int answer_set(struct tcp_listener *l, struct half *const *set, const str
 		struct tcp_preamble p;
 
 		preamble_fill(&p, i, limits->lanes, TCP_OK, set[i]->pre.token, l->base.params.credits);
-		r = has_left(set[i]) ? -EPIPE : preamble_send(set[i]->fd, &p);
+		r = has_left(set[i]) ? -EPIPE : preamble_send(set[i]->fd, set[i]->tls, &p);
 	}
 	return r;
 }
@@ -514,16 +698,22 @@ static int make_conn(struct tcp_listener *l, struct half *const *set, struct tp_
 	struct tcp_limits limits = { .lanes = asked < max ? asked : max,
 				     .credits_ours = l->base.params.credits,
 				     .credits_peers = from_be32(set[0]->pre.credits) };
+	struct tls *tls[TP_LANES_MAX];
 	int fds[TP_LANES_MAX], r = 0;
 
 	if (answer_set(l, set, &limits) == 0) {
+		if (set[0]->tls)
+			log_info("tcp", "%s: %s", set[0]->peer, tls_about(set[0]->tls));
 		for (uint32_t i = 0; i < limits.lanes; i++) {
 			fds[i] = set[i]->fd;
+			tls[i] = set[i]->tls;
 			epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, fds[i], NULL);
 		}
-		r = tcp_conn_create(out, fds, &limits, set[0]->peer, err);
-		for (uint32_t i = 0; i < limits.lanes && r == 0; i++)
+		r = tcp_conn_create(out, fds, l->creds ? tls : NULL, &limits, set[0]->peer, err);
+		for (uint32_t i = 0; i < limits.lanes && r == 0; i++) {
 			set[i]->fd = -1;
+			set[i]->tls = NULL;
+		}
 	}
 	for (uint32_t i = 0; i < asked; i++)
 		half_drop(l, set[i], NULL);
@@ -585,6 +775,7 @@ static void tcp_listener_close(struct tp_listener *base)
 
 	while (l->first)
 		half_drop(l, l->first, NULL);
+	tls_creds_put(l->creds);
 	close(l->epoll_fd);
 	close(l->fd);
 	free(l);

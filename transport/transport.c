@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "faultpoint.h"
 #include "thread.h"
+#include "tls.h"
 #include "transport_ops.h"
 
 #define INSIDE_CLOSING 0x80000000u
@@ -489,6 +490,33 @@ static bool scheme(const char *uri, const char *prefix, const char **rest)
 	return strncmp(uri, prefix, n) == 0;
 }
 
+/* Over rdma the device reads and writes memory by itself: what it carries cannot be encrypted here.  Within a process there is nobody to hide from. */
+static int check_scheme(const char *uri, const struct tp_params *p, struct ft_error *err)
+{
+	const char *rest, *inner = scheme(uri, "fault(", &rest) ? strstr(rest, ")/") : NULL;
+
+	uri = inner ? inner + 2 : uri;
+	if (p->tls == TP_TLS_OFF || (!scheme(uri, "rdma:", &rest) && !scheme(uri, "loopback:", &rest)))
+		return 0;
+	return err_set(err, -EINVAL,
+		       "tls: is for tcp alone; with '%.*s' nothing would be encrypted, neither pages nor records",
+		       (int)strcspn(uri, ":") + 1, uri);
+}
+
+int tp_check(const char *uri, const struct tp_params *p, bool listener, struct ft_error *err)
+{
+	struct tls_creds *creds = NULL;
+	struct tp_params full;
+	int r = check_params(&full, p, err);
+
+	if (r == 0)
+		r = check_scheme(uri, &full, err);
+	if (r == 0 && full.tls != TP_TLS_OFF)
+		r = tls_creds_load(&creds, &full, listener, err);
+	tls_creds_put(creds);
+	return r;
+}
+
 int tp_connect(struct tp_conn **out, const char *uri, const struct tp_params *p, uint64_t deadline, int cancel_fd,
 	       struct ft_error *err)
 {
@@ -498,6 +526,8 @@ int tp_connect(struct tp_conn **out, const char *uri, const struct tp_params *p,
 
 	*out = NULL;
 	r = check_params(&full, p, err);
+	if (r == 0)
+		r = check_scheme(uri, &full, err);
 	if (r != 0)
 		return r;
 	if (scheme(uri, "fault(", &rest))
@@ -519,6 +549,8 @@ int tp_listen(struct tp_listener **out, const char *uri, const struct tp_params 
 
 	*out = NULL;
 	r = check_params(&full, p, err);
+	if (r == 0)
+		r = check_scheme(uri, &full, err);
 	if (r != 0)
 		return r;
 	if (scheme(uri, "fault(", &rest))

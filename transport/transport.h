@@ -47,6 +47,13 @@ enum tp_registration {
 	TP_REGISTER_ODP,	/* as a whole, but nothing is pinned: the device fetches pages; falls back to chunks where it cannot */
 };
 
+/* How both sides of a tcp connection prove who they are; then all of it is encrypted.  docs/security.md. */
+enum tp_tls {
+	TP_TLS_OFF = 0,
+	TP_TLS_X509, /* each has a certificate */
+	TP_TLS_PSK,  /* both have the same key */
+};
+
 struct tp_params {
 	uint32_t lanes;	   /* connect: lanes to make, lane 0 included (2..TP_LANES_MAX); accept: the most to take */
 	uint32_t credits;  /* messages that may be on their way on one lane; 0: the transport's default, 8 */
@@ -60,6 +67,12 @@ struct tp_params {
 	uint32_t sq_depth;     /* work requests on their way on one lane; 256 */
 	uint32_t ack_timeout;  /* 4.096 us * 2^n until a packet counts as lost; 17 (0.5 s), 1 to 31 */
 	uint32_t retry_count;  /* times that a packet is sent again; 6, 1 to 6 (7 never ends in soft-RoCE) */
+
+	/* tcp; the strings (NULL: "") stay the caller's, and must live until tp_connect() has returned and the listener is closed */
+	enum tp_tls tls;
+	const char *tls_dir;	  /* of certificates or keys, named as QEMU does */
+	const char *tls_psk_user; /* psk: connect: who we are; accept: the only one who is taken, "" for each that has a key */
+	const char *tls_peer;	  /* x509: names, of which the peer's certificate must have one; "": connect: the host of the URI; accept: any */
 };
 
 /* URI: "HOST:PORT", "tcp:HOST:PORT", "tcp:[v6%scope]:PORT", "rdma:HOST:PORT", "loopback:NAME" (in-process), and "fault(SPEC)/URI", where SPEC
@@ -70,6 +83,8 @@ struct tp_params {
 int tp_connect(struct tp_conn **out, const char *uri, const struct tp_params *p, uint64_t deadline, int cancel_fd,
 	       struct ft_error *err);
 int tp_listen(struct tp_listener **out, const char *uri, const struct tp_params *p, struct ft_error *err);
+/* tp_check - can it be had at all: with TLS, the folder is read.  Better said before the guest runs than by attempts that all fail. */
+int tp_check(const char *uri, const struct tp_params *p, bool listener, struct ft_error *err);
 /* tp_accept - a connection with all its lanes.  Half-open ones do not hold up others and are dropped after a while.
  * -ETIMEDOUT, -ECANCELED: the listener stays usable. */
 int tp_accept(struct tp_listener *l, struct tp_conn **out, uint64_t deadline, int cancel_fd, struct ft_error *err);
@@ -77,7 +92,7 @@ int tp_accept(struct tp_listener *l, struct tp_conn **out, uint64_t deadline, in
 const char *tp_listener_address(const struct tp_listener *l);
 void tp_listener_close(struct tp_listener *l); /* NULL is harmless; no thread may be in tp_accept */
 
-const char *tp_name(const struct tp_conn *c); /* "tcp", "loopback", "fault/tcp" */
+const char *tp_name(const struct tp_conn *c); /* "tcp", "tls", "loopback", "fault/tcp" */
 const char *tp_peer(const struct tp_conn *c); /* printable address of the other side */
 uint32_t tp_lanes(const struct tp_conn *c);   /* lane 0 included */
 

@@ -6,6 +6,7 @@
  *          send() and recv() of 256 KiB pieces in order, which is the best that a plain socket does.  Time ends when the other side has said
  *          that all is in place.  Ratio: throughput of ours to plain.
  *          One row has plain sockets send the same random pages, 64 in one call: what scattering costs anybody.
+ * tls      the same runs with TLS on ours, each repetition beside one of ours without: what TLS costs.  Ratio: throughput with TLS to without.
  * message  round trips of 64 octets; ratio: time of plain to ours (1 is as fast).
  * Repetitions of both alternate; the ratio is taken pair by pair, and its median and quartiles are told. */
 #include <errno.h>
@@ -22,6 +23,7 @@
 
 #include "clock.h"
 #include "figures.h"
+#include "tls_files.h"
 #include "transport.h"
 
 #define MEMORY (64u << 20)
@@ -161,33 +163,49 @@ static double plain_run(unsigned nr_pings)
 
 /* -- ours -- */
 
-static struct tp_conn *ours[2];
-static struct tp_listener *listener;
+static struct tp_conn *ours[2]; /* those that are measured */
+static struct pair {
+	struct tp_conn *conn[2];
+	struct tp_listener *listener;
+} without, with_tls;
 
 static void *accept_thread(void *arg)
 {
+	struct pair *to = arg;
 	struct ft_error err;
 
-	(void)arg;
-	if (tp_accept(listener, &ours[1], DEADLINE_NEVER, -1, &err))
+	if (tp_accept(to->listener, &to->conn[1], DEADLINE_NEVER, -1, &err))
 		die("accept", &err);
 	return NULL;
 }
 
-static void ours_open(void)
+static void ours_open(struct pair *to, enum tp_tls tls, const char *dir)
 {
 	struct tp_params p = { .lanes = 2 };
 	struct ft_error err;
 	pthread_t t;
 
-	if (tp_listen(&listener, "127.0.0.1:0", &p, &err))
+	tls_params(&p, tls, dir);
+	if (tp_listen(&to->listener, "127.0.0.1:0", &p, &err))
 		die("listen", &err);
-	pthread_create(&t, NULL, accept_thread, NULL);
-	if (tp_connect(&ours[0], tp_listener_address(listener), &p, DEADLINE_NEVER, -1, &err))
+	pthread_create(&t, NULL, accept_thread, to);
+	if (tp_connect(&to->conn[0], tp_listener_address(to->listener), &p, DEADLINE_NEVER, -1, &err))
 		die("connect", &err);
 	pthread_join(t, NULL);
-	if (tp_window_open(ours[1], 0, target, MEMORY, &err))
+	if (tp_window_open(to->conn[1], 0, target, MEMORY, &err))
 		die("window", &err);
+}
+
+static void ours_close(struct pair *p)
+{
+	tp_close(p->conn[0]);
+	tp_close(p->conn[1]);
+	tp_listener_close(p->listener);
+}
+
+static void ours_are(const struct pair *p)
+{
+	memcpy(ours, p->conn, sizeof(ours));
 }
 
 static void ours_send(struct tp_conn *c, size_t n)
@@ -281,12 +299,37 @@ static struct row measure(const char *name, unsigned nr_pings, size_t run)
 			     figure_of(q, reps) };
 }
 
+/* With TLS beside without, both ours. */
+static struct row measure_tls(const char *name, unsigned nr_pings, size_t run)
+{
+	double p[REPS_MAX], o[REPS_MAX], q[REPS_MAX];
+
+	memset(target, 0, MEMORY);
+	ours_are(&with_tls);
+	ours_run(nr_pings, run);
+	if (nr_pings == 0 && memcmp(source, target, MEMORY) != 0)
+		die(name, &(struct ft_error){ .msg = "what arrived is not what was sent" });
+	for (unsigned i = 0; i < reps; i++) {
+		double tp, to;
+
+		ours_are(&without);
+		tp = ours_run(nr_pings, run);
+		ours_are(&with_tls);
+		to = ours_run(nr_pings, run);
+		q[i] = tp / to;
+		p[i] = nr_pings ? tp / nr_pings / 1e3 : MEMORY / tp;
+		o[i] = nr_pings ? to / nr_pings / 1e3 : MEMORY / to;
+	}
+	return (struct row){ name, nr_pings ? "us" : "GB/s", figure_of(p, reps).median, figure_of(o, reps).median,
+			     figure_of(q, reps) };
+}
+
 static void print(const struct row *r, unsigned nr, bool json)
 {
 	if (json)
 		printf("{\"bench\": \"transport\", \"repetitions\": %u, \"rows\": [", reps);
 	else
-		printf("%-26s %6s %8s %8s   %s\n", "tcp, one lane", "", "plain", "ours", "ratio (quartiles)");
+		printf("%-27s %6s %8s %8s   %s\n", "tcp, one lane", "", "plain", "ours", "ratio (quartiles)");
 	for (unsigned i = 0; i < nr; i++) {
 		if (json)
 			printf("%s\n  {\"name\": \"%s\", \"unit\": \"%s\", \"plain\": %.3f, \"ours\": %.3f, \"ratio\": "
@@ -295,7 +338,7 @@ static void print(const struct row *r, unsigned nr, bool json)
 			       i ? "," : "", r[i].name, r[i].unit, r[i].plain, r[i].ours, r[i].ratio.median,
 			       r[i].ratio.q1, r[i].ratio.q3);
 		else
-			printf("%-26s %6s %8.2f %8.2f   %.2f (%.2f to %.2f)\n", r[i].name, r[i].unit, r[i].plain,
+			printf("%-27s %6s %8.2f %8.2f   %.2f (%.2f to %.2f)\n", r[i].name, r[i].unit, r[i].plain,
 			       r[i].ours, r[i].ratio.median, r[i].ratio.q1, r[i].ratio.q3);
 	}
 	if (json)
@@ -323,7 +366,8 @@ static void shuffle(void)
 int main(int argc, char **argv)
 {
 	bool json = false;
-	struct row row[6];
+	struct row row[9];
+	char folder[32];
 
 	for (int i = 1; i < argc; i++) {
 		if (strcmp(argv[i], "--json") == 0) {
@@ -346,7 +390,11 @@ int main(int argc, char **argv)
 		source[i] = (uint8_t)(i * 31 + (i >> 12));
 	shuffle();
 	plain_open();
-	ours_open();
+	tls_good_folder(tls_folder(folder, sizeof(folder)));
+	ours_open(&without, TP_TLS_OFF, folder);
+	ours_open(&with_tls, TP_TLS_PSK, folder);
+	tls_folder_remove(folder);
+	ours_are(&without);
 	scattered = true;
 	row[0] = measure("4 KiB pages, scattered", 0, 4096);
 	plain_scattered = true;
@@ -356,10 +404,14 @@ int main(int argc, char **argv)
 	row[3] = measure("64 KiB runs", 0, 65536);
 	row[4] = measure("4 MiB runs", 0, TP_WRITE_MAX);
 	row[5] = measure("message round trip", pings, 0);
-	print(row, 6, json);
-	tp_close(ours[0]);
-	tp_close(ours[1]);
-	tp_listener_close(listener);
+	scattered = true;
+	row[6] = measure_tls("tls: 4 KiB pages, scattered", 0, 4096);
+	scattered = false;
+	row[7] = measure_tls("tls: 64 KiB runs", 0, 65536);
+	row[8] = measure_tls("tls: message round trip", pings, 0);
+	print(row, 9, json);
+	ours_close(&without);
+	ours_close(&with_tls);
 	free(order);
 	return 0;
 }

@@ -63,7 +63,7 @@ static void frames(const uint8_t *data, size_t size)
 		ours[i] = pair[i][0];
 		theirs[i] = pair[i][1];
 	}
-	check(tcp_conn_create(&c, ours, &limits, "fuzz", NULL) == 0);
+	check(tcp_conn_create(&c, ours, NULL, &limits, "fuzz", NULL) == 0);
 	check(tp_window_open(c, 0, memory + GUARD, WINDOW, NULL) == 0);
 	feed(data, size, theirs);
 	shutdown(theirs[0], SHUT_WR);

@@ -18,6 +18,7 @@
  *   --delta                 pages must have gone as differences, and each to the right page: else the connection is lost
  *   --same                  pages that the secondary had must have been passed over
  *   --fabric US             over the made-up RDMA fabric, in random order, with pauses of up to so many us (implies --listen)
+ *   --tls x509|psk          over TLS, with certificates or keys that are made for it
  *   --switches              the guests of a part must make the engine change its way of capturing, there and back
  *   --unpins                each guest must make the transport give back pinned memory while it runs */
 #include <inttypes.h>
@@ -27,10 +28,11 @@
 #include "fabric_fake.h"
 #include "pair.h"
 #include "rng.h"
+#include "tls_files.h"
 
 static struct {
 	uint64_t epochs, each, seed, memory_mib, fabric_us;
-	const char *part, *listen, *settings, *secondary, *pattern;
+	const char *part, *listen, *settings, *secondary, *pattern, *tls;
 	bool unpins, switches, same, delta;
 	uint64_t switched, passed_over, deltas; /* so far */
 } args = { .epochs = 1500, .each = 100, .seed = 1, .fabric_us = UINT64_MAX };
@@ -264,6 +266,7 @@ static void parse_args(int argc, char **argv)
 		{ "--part", &args.part, NULL },         { "--listen", &args.listen, NULL },
 		{ "--settings", &args.settings, NULL }, { "--secondary", &args.secondary, NULL },
 		{ "--fabric", NULL, &args.fabric_us },  { "--pattern", &args.pattern, NULL },
+		{ "--tls", &args.tls, NULL },
 	};
 	const size_t n = sizeof(options) / sizeof(options[0]);
 
@@ -320,6 +323,22 @@ static void end_fabric(void)
 	fabric_stop();
 }
 
+/* A folder for both sides, and the settings for it in front of those of the arguments. */
+static void begin_tls(char *dir, size_t size)
+{
+	static char settings[512];
+	size_t n;
+
+	if (!args.tls)
+		return;
+	tls_good_folder(tls_folder(dir, size));
+	tls_settings(strcmp(args.tls, "psk") == 0 ? TP_TLS_PSK : TP_TLS_X509, dir, settings, sizeof(settings));
+	n = strlen(settings);
+	snprintf(settings + n, sizeof(settings) - n, "%s%s", args.settings ? "," : "",
+		 args.settings ? args.settings : "");
+	args.settings = settings;
+}
+
 static bool is_wanted(const char *part)
 {
 	return !args.part || strcmp(args.part, part) == 0;
@@ -327,6 +346,7 @@ static bool is_wanted(const char *part)
 
 int main(int argc, char **argv)
 {
+	char folder[32];
 	struct rng r;
 
 	parse_args(argc, argv);
@@ -334,6 +354,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	r.state = args.seed;
 	begin_fabric();
+	begin_tls(folder, sizeof(folder));
 	printf("seed %" PRIu64 "\n", args.seed);
 	if (is_wanted("bite"))
 		must_bite();
@@ -342,6 +363,8 @@ int main(int argc, char **argv)
 	for (size_t i = 0; i < sizeof(fault_kinds) / sizeof(fault_kinds[0]) && is_wanted("faults"); i++)
 		run_fault(&r, &fault_kinds[i], args.epochs / 20 + 10);
 	end_fabric();
+	if (args.tls)
+		tls_folder_remove(folder);
 	printf("capture: %" PRIu64 " times there and back\n", args.switched);
 	printf("same: %" PRIu64 " pages were passed over\n", args.passed_over);
 	printf("delta: %" PRIu64 " pages were told by their difference\n", args.deltas);

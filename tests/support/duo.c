@@ -7,18 +7,22 @@
 #include <string.h>
 #include "check.h"
 #include "fabric_fake.h"
+#include "tls_files.h"
 
 const struct kind duo_kinds[] = {
-	{ "", "127.0.0.1:0", NO_RDMA },
-	{ "", "tcp:[::1]:0", NO_RDMA },
-	{ "", "loopback:unit", NO_RDMA },
-	{ "fault(seed=7,delay=1)/", "127.0.0.1:0", NO_RDMA },
-	{ "fault(seed=9,reorder=1)/", "[::1]:0", NO_RDMA },
-	{ "fault(seed=11)/", "loopback:unit", NO_RDMA },
-	{ "", "rdma:10.9.0.1:0", AT_ONCE },
-	{ "", "rdma:[fd09::1]:0", BY_LOT },
-	{ "fault(seed=13,delay=1)/", "rdma:10.9.0.1:0", AT_ONCE },
-	{ "fault(seed=15,reorder=1)/", "rdma:10.9.0.1:0", BY_LOT },
+	{ "", "127.0.0.1:0", NO_RDMA, TP_TLS_OFF },
+	{ "", "tcp:[::1]:0", NO_RDMA, TP_TLS_OFF },
+	{ "", "loopback:unit", NO_RDMA, TP_TLS_OFF },
+	{ "fault(seed=7,delay=1)/", "127.0.0.1:0", NO_RDMA, TP_TLS_OFF },
+	{ "fault(seed=9,reorder=1)/", "[::1]:0", NO_RDMA, TP_TLS_OFF },
+	{ "fault(seed=11)/", "loopback:unit", NO_RDMA, TP_TLS_OFF },
+	{ "", "rdma:10.9.0.1:0", AT_ONCE, TP_TLS_OFF },
+	{ "", "rdma:[fd09::1]:0", BY_LOT, TP_TLS_OFF },
+	{ "fault(seed=13,delay=1)/", "rdma:10.9.0.1:0", AT_ONCE, TP_TLS_OFF },
+	{ "fault(seed=15,reorder=1)/", "rdma:10.9.0.1:0", BY_LOT, TP_TLS_OFF },
+	{ "", "127.0.0.1:0", NO_RDMA, TP_TLS_X509 },
+	{ "", "tcp:[::1]:0", NO_RDMA, TP_TLS_PSK },
+	{ "fault(seed=17,reorder=1)/", "127.0.0.1:0", NO_RDMA, TP_TLS_PSK },
 };
 
 uint8_t duo_octets[TP_WRITE_MAX];
@@ -51,8 +55,12 @@ void duo_listen(struct duo *d, const struct kind *k, struct tp_params p)
 	char uri[96];
 
 	memset(d, 0, sizeof(*d));
-	d->pa = p;
 	d->k = *k;
+	if (k->tls != TP_TLS_OFF) {
+		tls_good_folder(tls_folder(d->folder, sizeof(d->folder)));
+		tls_params(&p, k->tls, d->folder);
+	}
+	d->pa = p;
 	fabric_begin(k);
 	snprintf(uri, sizeof(uri), "%s%s", k->wrap, k->listen);
 	CHECK_OK(tp_listen(&d->l, uri, &p, &d->err), d->err);
@@ -101,6 +109,8 @@ void duo_close(struct duo *d)
 	tp_close(d->b);
 	tp_listener_close(d->l);
 	free(d->window);
+	if (d->folder[0])
+		tls_folder_remove(d->folder);
 	fabric_end(&d->k);
 }
 

@@ -20,6 +20,7 @@ struct kind {
 	char wrap[48]; /* "fault(...)/" or "" */
 	char listen[32];
 	enum { NO_RDMA, AT_ONCE, BY_LOT } rdma;
+	enum tp_tls tls; /* with a folder that duo_listen() makes */
 };
 extern const struct kind duo_kinds[]; /* in the order of EACH_KIND() */
 
@@ -41,6 +42,9 @@ extern const struct kind duo_kinds[]; /* in the order of EACH_KIND() */
 	ONE_KIND(suite, name, 7, rdma6_by_lot)                                                                         \
 	ONE_KIND(suite, name, 8, fault_rdma)                                                                           \
 	ONE_KIND(suite, name, 9, fault_reorder_rdma)                                                                   \
+	ONE_KIND(suite, name, 10, tls_x509)                                                                            \
+	ONE_KIND(suite, name, 11, tls_psk)                                                                             \
+	ONE_KIND(suite, name, 12, fault_tls)                                                                           \
 	static void suite##_##name(const struct kind *k)
 
 struct duo {
@@ -50,10 +54,11 @@ struct duo {
 	char uri[160];	       /* where it connects to; likewise */
 	struct ft_error err;
 	struct kind k;
+	char folder[32]; /* "": no TLS */
 	uint8_t *window; /* WINDOW_BYTES; window 0 of b */
 };
 
-/* duo_listen - listener and fabric, no connection.  Both sides' parameters are @p. */
+/* duo_listen - listener and fabric, no connection.  Both sides' parameters are @p, with the TLS of the kind. */
 void duo_listen(struct duo *d, const struct kind *k, struct tp_params p);
 /* duo_join - connect and accept; no window is opened. */
 void duo_join(struct duo *d);

@@ -50,23 +50,37 @@ void pair_options_init(struct pair_options *opt)
 	opt->sim.prefill_pages = 200;
 }
 
+/* Texts are kept by pointer, for as long as the process lives. */
+static char *keep(const char *settings)
+{
+	static struct kept {
+		struct kept *next;
+		char text[];
+	} * all;
+	size_t len = strlen(settings) + 1;
+	struct kept *k = malloc(sizeof(*k) + len);
+
+	CHECK(k, "no memory");
+	memcpy(k->text, settings, len);
+	k->next = all;
+	all = k;
+	return k->text;
+}
+
 void pair_settings(struct ft_config *cfg, const char *settings)
 {
 	struct ft_error err = { 0 };
-	char *copy, *rest, *item;
+	char *rest, *item;
 
 	if (!settings)
 		return;
-	copy = strdup(settings);
-	CHECK(copy, "no memory");
-	for (item = strtok_r(copy, ",", &rest); item; item = strtok_r(NULL, ",", &rest)) {
+	for (item = strtok_r(keep(settings), ",", &rest); item; item = strtok_r(NULL, ",", &rest)) {
 		char *value = strchr(item, '=');
 
 		CHECK(value, "setting '%s' has no value", item);
 		*value++ = '\0';
 		CHECK_OK(ft_config_set(cfg, item, value, &err), err);
 	}
-	free(copy); /* numbers only: no pointer into it is kept */
 }
 
 const char *pair_common_settings(void)

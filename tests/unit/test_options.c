@@ -54,7 +54,7 @@ Test(options, defaults_are_those_of_the_table)
 	const struct ft_option *o = ft_options(&n);
 	struct ft_config cfg;
 
-	cr_assert_eq(n, 53);
+	cr_assert_eq(n, 57);
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
 	cr_expect_eq(cfg.struct_size, sizeof(cfg));
 	cr_expect_eq(cfg.role, FT_ROLE_SECONDARY);
@@ -284,6 +284,34 @@ Test(options, check_refuses_what_cannot_work)
 	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
 	cfg.rdma_registration = 3;
 	refused(&cfg, "rdma-registration: 3");
+}
+
+Test(options, tls_needs_what_it_needs)
+{
+	struct ft_error err = { 0 };
+	struct ft_config cfg;
+
+	ft_config_init(&cfg, FT_ROLE_PRIMARY);
+	cfg.peer = "h:1";
+	good(&cfg, "tls", "x509");
+	refused(&cfg, "tls-dir: TLS needs a folder");
+	good(&cfg, "tls-dir", "/somewhere");
+	good(&cfg, "tls-peer", "a.test b.test");
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
+	good(&cfg, "tls", "psk");
+	good(&cfg, "tls-peer", "");
+	refused(&cfg, "tls-psk-user: a primary needs the name of its key");
+	good(&cfg, "tls-psk-user", "me");
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
+	good(&cfg, "tls-peer", "a.test");
+	refused(&cfg, "tls-peer: is about certificates");
+	good(&cfg, "tls", "off");
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
+	ft_config_init(&cfg, FT_ROLE_SECONDARY);
+	cfg.listen = "h:1";
+	good(&cfg, "tls", "psk");
+	good(&cfg, "tls-dir", "/somewhere");
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
 }
 
 /* A program that was built against an older ft.h has a struct without the newer fields. */

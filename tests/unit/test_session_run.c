@@ -12,6 +12,7 @@
 #include "clock.h"
 #include "faultpoint.h"
 #include "session_help.h"
+#include "tls_files.h"
 
 Test(running, checkpoint_and_wait_keep_their_time)
 {
@@ -166,6 +167,60 @@ Test(status, tells_the_transport_and_names_the_secondary_once)
 	transport_is(p.primary, "loopback");
 	transport_is(p.secondary, "loopback");
 	pair_close(&p);
+}
+
+/* Protected and promoted over TLS; tests/stress has the octets. */
+Test(status, a_session_over_tls)
+{
+	struct pair_options opt;
+	char dir[32], settings[160];
+	struct pair p;
+
+	tls_good_folder(tls_folder(dir, sizeof(dir)));
+	for (int i = 0; i < 2; i++) {
+		pair_options_init(&opt);
+		opt.primary = opt.secondary =
+			tls_settings(i ? TP_TLS_PSK : TP_TLS_X509, dir, settings, sizeof(settings));
+		pair_open(&p, &opt);
+		pair_wait_protected(&p);
+		transport_is(p.primary, "tls");
+		transport_is(p.secondary, "tls");
+		failover(&p, FT_FAILOVER_FORCE, FT_FAILOVER_DONE, 0, NULL);
+		pair_close(&p);
+	}
+	tls_folder_remove(dir);
+}
+
+static void start_refused(enum ft_role role, const char *settings, const char *uri, const char *part)
+{
+	struct ft_config cfg = plain_config(role);
+	struct ft_vmm_ops ops = plain_ops();
+	struct ft_error err = { 0 };
+	struct ft_session *s;
+	void *mem = ram(16);
+
+	pair_settings(&cfg, settings);
+	cfg.peer = cfg.listen = uri;
+	cr_assert_eq(ft_session_open(&s, &cfg, &ops, NULL, &err), 0, "%s", err.msg);
+	cr_assert_eq(ft_session_add_region(s, "ram", mem, 16 * PAGE, &err), 0, "%s", err.msg);
+	cr_assert_lt(ft_session_start(s, &err), 0, "%s", part);
+	cr_assert(strstr(err.msg, part), "%s", err.msg);
+	ft_session_close(s);
+	munmap(mem, 16 * PAGE);
+}
+
+/* Before the guest runs, not by attempts that all fail. */
+Test(status, tls_that_cannot_be_is_refused_at_the_start)
+{
+	char dir[32], settings[160];
+
+	tls_folder(dir, sizeof(dir));
+	tls_settings(TP_TLS_X509, dir, settings, sizeof(settings));
+	start_refused(FT_ROLE_PRIMARY, settings, "127.0.0.1:1", "/ca-cert.pem: No such file");
+	start_refused(FT_ROLE_SECONDARY, settings, "127.0.0.1:0", "/ca-cert.pem: No such file");
+	start_refused(FT_ROLE_PRIMARY, settings, "rdma:10.9.0.1:1", "with 'rdma:' nothing would be encrypted");
+	start_refused(FT_ROLE_SECONDARY, settings, "rdma:10.9.0.1:0", "with 'rdma:' nothing would be encrypted");
+	tls_folder_remove(dir);
 }
 
 /* A peer that takes connections, says @octets, and nothing more. */

@@ -16,7 +16,7 @@
 
 /* -- tcp: the other side played by hand -- */
 
-static struct kind v4 = { "", "127.0.0.1:0", NO_RDMA };
+static struct kind v4 = { "", "127.0.0.1:0", NO_RDMA, TP_TLS_OFF };
 
 static struct tcp_preamble good_preamble(uint32_t lane)
 {

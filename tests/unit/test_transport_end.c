@@ -212,11 +212,11 @@ EACH_KIND(waits, accept_and_connect_end)
 	duo_listen(&d, k, p);
 	cr_assert_eq(tp_accept(d.l, &c, deadline_in_ms(100), -1, &d.err), -ETIMEDOUT, "%s", d.err.msg);
 	cr_assert_null(c);
-	cr_assert_eq(tp_connect(&c, d.uri, &p, deadline_in_ms(100), -1, &d.err), -ETIMEDOUT, "%s", d.err.msg);
+	cr_assert_eq(tp_connect(&c, d.uri, &d.pa, deadline_in_ms(100), -1, &d.err), -ETIMEDOUT, "%s", d.err.msg);
 	cr_assert_null(c);
 	event_raise(cancel);
 	cr_assert_eq(tp_accept(d.l, &c, DEADLINE_NEVER, cancel, &d.err), -ECANCELED, "%s", d.err.msg);
-	cr_assert_eq(tp_connect(&c, d.uri, &p, DEADLINE_NEVER, cancel, &d.err), -ECANCELED, "%s", d.err.msg);
+	cr_assert_eq(tp_connect(&c, d.uri, &d.pa, DEADLINE_NEVER, cancel, &d.err), -ECANCELED, "%s", d.err.msg);
 	cr_assert_null(c);
 	cr_assert(now_ns() - before < LONG_MS * NS_PER_MS);
 	/* those that gave up leave nothing behind that could be taken for a connection */
@@ -237,7 +237,7 @@ EACH_KIND(waits, nobody_listens)
 	duo_listen(&d, k, p);
 	tp_listener_close(d.l);
 	d.l = NULL;
-	cr_assert_eq(tp_connect(&c, d.uri, &p, soon(), -1, &d.err), -ECONNREFUSED, "%s", d.err.msg);
+	cr_assert_eq(tp_connect(&c, d.uri, &d.pa, soon(), -1, &d.err), -ECONNREFUSED, "%s", d.err.msg);
 	duo_close(&d);
 }
 

@@ -261,6 +261,13 @@ enum ft_rdma_registration {
 	FT_RDMA_ODP,	    /* all of it, pinned by nobody: the device fetches pages; chunks where it cannot */
 };
 
+/* How both sides of a tcp connection prove who they are; then all of it is encrypted. */
+enum ft_tls {
+	FT_TLS_OFF = 0, /* not at all, and nothing is */
+	FT_TLS_X509,	/* each has a certificate */
+	FT_TLS_PSK,	/* both have the same key */
+};
+
 /* All times in ms, all sizes in octets.  The same settings by name, with range, default and meaning:
  * ft_options().  Strings are copied by ft_session_open(). */
 struct ft_config {
@@ -323,6 +330,10 @@ struct ft_config {
 	uint32_t resync;	     /* primary; 1: after a lost connection send what was written since, not all, where the secondary has the rest */
 	const char *state_file;	     /* what this side writes down, see ft_session_claim(); NULL: nothing */
 	uint32_t join;		     /* secondary; 1: also where the state file says that the machine ran here, which is given up */
+	enum ft_tls tls;	     /* tcp; the same on both sides */
+	const char *tls_dir;	     /* of certificates or keys, with QEMU's names */
+	const char *tls_psk_user;    /* psk; primary: its name; secondary: the only one that it takes, "": each that has a key */
+	const char *tls_peer;	     /* x509: names, of which the peer's certificate must have one; "": primary: the host of `peer`; secondary: any */
 };
 
 /* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
