@@ -207,6 +207,11 @@ static int run_status(struct call *call)
 	json_object_set_new(d, "guest_paused", json_boolean(s.guest_paused));
 	put_text(d, "bottleneck", s.bottleneck);
 	put_text(d, "transport", s.transport);
+	if (*s.state_file) {
+		put_text(d, "state_file", s.state_file);
+		put_text(d, "state_file_says", s.state_file_says);
+		put_text(d, "state_file_error", s.state_file_error);
+	}
 	if (*s.interval_mode) {
 		put_text(d, "interval_mode", s.interval_mode);
 		put_u64(d, "interval_now_ns", s.interval_now_ns);

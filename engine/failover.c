@@ -77,7 +77,35 @@ static uint64_t lap(uint64_t *mark)
 	return took;
 }
 
-static int promote(struct secondary *c, struct ft_failover_result *res, struct ft_error *err)
+/* With the session's lock held: the latest generation that is known. */
+static uint64_t known_generation(const struct secondary *c)
+{
+	return c->generation > c->s->generation ? c->generation : c->s->generation;
+}
+
+static int write_down(struct secondary *c, enum statefile_word word, uint64_t epoch, struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	uint8_t session[sizeof(c->session_id)];
+	uint64_t generation;
+
+	pthread_mutex_lock(&s->lock);
+	generation = known_generation(c) + (word == SAYS_PROMOTING);
+	memcpy(session, c->session_id, sizeof(session));
+	pthread_mutex_unlock(&s->lock);
+	return written_set(s, word, generation, session, epoch, err);
+}
+
+/* Nothing has been done yet that could not be left: without force it came from STANDBY_SUSPECT, and is there again. */
+static int put_off(struct secondary *c, struct ft_failover_result *res, struct ft_error *err)
+{
+	res->outcome = FT_FAILOVER_FAILED;
+	err_prefix(err, "not promoted, as that cannot be written down (--force does it all the same)");
+	session_event(c->s, EV_PUT_OFF, err->msg);
+	return err->code;
+}
+
+static int promote(struct secondary *c, bool force, struct ft_failover_result *res, struct ft_error *err)
 {
 	struct ft_session *s = c->s;
 	uint64_t begun = now_ns(), mark = begun, len;
@@ -93,6 +121,9 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	state = standby_state(c->standby, &len);
 	res->epoch = standby_epoch_image(c->standby);
 	pthread_mutex_unlock(&c->standby_lock);
+	if (write_down(c, SAYS_PROMOTING, res->epoch, err) && !force)
+		return put_off(c, res, err);
+	err_clear(err);
 	r = s->ops.load_state(s->user, state, len, err);
 	res->load_ns = lap(&mark);
 	if (r) {
@@ -106,12 +137,14 @@ static int promote(struct secondary *c, struct ft_failover_result *res, struct f
 	res->total_ns = mark - begun;
 	if (r) {
 		res->outcome = FT_FAILOVER_FAILED;
+		write_down(c, SAYS_REFUSED, res->epoch, NULL);
 		session_event(s, EV_UNUSABLE, err->msg);
 		return r;
 	}
 	pthread_mutex_lock(&s->lock);
-	s->generation = (c->generation > s->generation ? c->generation : s->generation) + 1;
+	s->generation = known_generation(c) + 1;
 	pthread_mutex_unlock(&s->lock);
+	write_down(c, SAYS_RUNNING, res->epoch, NULL); /* if it fails: what was written before means the same */
 	session_event(s, EV_PROMOTED, NULL);
 	return 0;
 }
@@ -143,5 +176,5 @@ int secondary_failover(struct ft_session *s, unsigned flags, struct ft_failover_
 	if (res->outcome != FT_FAILOVER_DONE)
 		return err->code;
 	err_clear(err);
-	return promote(c, res, err);
+	return promote(c, flags & FT_FAILOVER_FORCE, res, err);
 }

@@ -160,6 +160,12 @@ static int check_layout(struct secondary *c, struct greeting *g, struct ft_error
 	return 0;
 }
 
+/* No primary has generation 0. */
+static bool is_question(const struct greeting *g)
+{
+	return g->hello.generation == 0;
+}
+
 /* May this primary have us?  While a promotion is under way its outcome is awaited: it decides who runs. */
 static int check_role(struct secondary *c, struct greeting *g, struct ft_error *err)
 {
@@ -184,7 +190,34 @@ static int check_role(struct secondary *c, struct greeting *g, struct ft_error *
 		return refuse(g, FTW_CODE_UNUSABLE, err, "this standby cannot be used any more: %.200s", reason);
 	if (connected && memcmp(g->hello.session, c->session_id, sizeof(c->session_id)) != 0)
 		return refuse(g, FTW_CODE_BUSY, err, "another primary is connected");
+	if (g->hello.generation < generation && !is_question(g))
+		return refuse(
+			g, FTW_CODE_STALE, err,
+			"this side knows generation %llu of the machine, the primary's is %llu: it was taken over, or "
+			"begun anew, since",
+			(unsigned long long)generation, (unsigned long long)g->hello.generation);
 	return 0;
+}
+
+/* It never becomes our primary, whatever the answer is. */
+static int answer_question(struct secondary *c, struct greeting *g, struct ft_error *err)
+{
+	int r = check_role(c, g, err);
+	uint64_t epoch;
+
+	if (r)
+		return r;
+	if (session_state(c->s) != FT_STATE_STANDBY_SUSPECT)
+		return refuse(g, FTW_CODE_FREE, err,
+			      "asked, and there is nothing here that the machine could go on from");
+	pthread_mutex_lock(&c->standby_lock);
+	epoch = standby_epoch_image(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
+	return refuse(
+		g, FTW_CODE_HOLDS, err,
+		"it holds epoch %llu to go on from: run the machine there (ftctl failover), or start the secondary "
+		"anew to give that up",
+		(unsigned long long)epoch);
 }
 
 /* Strings and entries of a record live in the link's buffer until the next one comes, so the identity is copied. */
@@ -220,6 +253,8 @@ static int examine(struct secondary *c, struct greeting *g, struct ft_error *err
 
 	if (!r)
 		r = check_version(g, err);
+	if (!r && is_question(g))
+		r = answer_question(c, g, err);
 	if (!r)
 		r = check_capabilities(c, g, err);
 	if (!r)
@@ -302,9 +337,12 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	ack.epoch_credits = c->slab_epochs ? c->slab_epochs : 1;
 	c->heartbeat_ms = ack.heartbeat_ms = larger(cfg.heartbeat_ms, g->hello.heartbeat_ms);
 	c->heartbeat_misses = ack.heartbeat_misses = larger(cfg.heartbeat_misses, g->hello.heartbeat_misses);
-	ack.capabilities = c->capabilities = g->hello.capabilities_needed;
-	memcpy(c->session_id, g->hello.session, sizeof(c->session_id));
+	ack.capabilities = c->capabilities =
+		g->hello.capabilities_needed | (g->hello.capabilities_offered & FTW_CAP_RESYNC);
+	c->connection = 0;
 	pthread_mutex_lock(&s->lock);
+	memcpy(c->session_id, g->hello.session,
+	       sizeof(c->session_id)); /* a forced failover may be under way, and writes it down */
 	ack.generation = s->generation;
 	c->generation = g->hello.generation;
 	pthread_mutex_unlock(&s->lock);

@@ -18,13 +18,17 @@ static uint64_t capabilities(const struct primary *p, const struct ft_config *cf
 	       (cfg->page_checks ? FTW_CAP_PAGE_CHECKS : 0);
 }
 
+static uint64_t offered(const struct primary *p, const struct ft_config *cfg)
+{
+	return resync_wanted(p, cfg) ? FTW_CAP_RESYNC : 0;
+}
+
 static uint16_t wire_placement(const struct ft_config *cfg)
 {
 	return cfg->placement == FT_PLACEMENT_SLAB ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR;
 }
 
-static int send_hello(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline,
-		      struct ft_error *err)
+static struct hello make_hello(struct primary *p, struct link *l, const struct ft_config *cfg)
 {
 	struct ft_session *s = p->s;
 	struct hello h = {
@@ -33,9 +37,9 @@ static int send_hello(struct primary *p, struct link *l, const struct ft_config 
 		.placement = wire_placement(cfg),
 		.mode = FTW_MODE_CHECKPOINT,
 		.capabilities_needed = capabilities(p, cfg),
+		.capabilities_offered = offered(p, cfg),
 		.generation = s->generation,
 		.epoch_committed = atomic_load(&s->epoch_acked),
-		.nr_pages = p->regions->nr_pages,
 		.state_max = cfg->state_max,
 		.page_bytes = FT_PAGE_SIZE,
 		.chunk_bytes = 1u << 20,
@@ -47,11 +51,28 @@ static int send_hello(struct primary *p, struct link *l, const struct ft_config 
 		.name = s->name,
 		.name_bytes = (uint32_t)strlen(s->name),
 	};
+
+	memcpy(h.session, p->session_id, sizeof(h.session));
+	return h;
+}
+
+static int send_hello(struct link *l, const struct hello *h, uint64_t deadline, struct ft_error *err)
+{
 	uint32_t seq;
 	void *buf = link_begin(l, 0, &seq);
 
-	memcpy(h.session, p->session_id, sizeof(h.session));
-	return link_end(l, 0, create_hello(buf, seq, &h), deadline, err);
+	return link_end(l, 0, create_hello(buf, seq, h), deadline, err);
+}
+
+/* It is of no generation, and of a machine of any size. */
+int send_question(struct primary *p, struct link *l, const struct ft_config *cfg, uint64_t deadline,
+		  struct ft_error *err)
+{
+	struct hello h = make_hello(p, l, cfg);
+
+	h.generation = 0;
+	h.nr_pages = FTW_REGION_ALIGN;
+	return send_hello(l, &h, deadline, err);
 }
 
 static int send_regions(struct primary *p, struct link *l, uint64_t deadline, struct ft_error *err)
@@ -69,7 +90,7 @@ static int send_regions(struct primary *p, struct link *l, uint64_t deadline, st
 	return link_end(l, 0, seq, deadline, err);
 }
 
-/* What the secondary answers instead of hello-ack.  -EOWNERDEAD: it runs the machine itself. */
+/* What the secondary answers instead of hello-ack.  -EOWNERDEAD: it runs the machine itself, or knows a later generation of it. */
 static int refused(struct primary *p, struct cursor *body, struct ft_error *err)
 {
 	struct reason why;
@@ -78,7 +99,7 @@ static int refused(struct primary *p, struct cursor *body, struct ft_error *err)
 	if (r)
 		return r;
 	p->peer_promotes = false;
-	r = why.code == FTW_CODE_ACTIVE ? -EOWNERDEAD : -ECONNREFUSED;
+	r = why.code == FTW_CODE_ACTIVE || why.code == FTW_CODE_STALE ? -EOWNERDEAD : -ECONNREFUSED;
 	return err_set(err, r, "secondary refused: %.*s", (int)why.reason_bytes, why.text);
 }
 
@@ -106,7 +127,7 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	if (r)
 		return r;
 	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != wire_placement(cfg) ||
-	    ack.capabilities != capabilities(p, cfg) || (!slab && ack.epoch_credits != 1))
+	    (ack.capabilities & ~offered(p, cfg)) != capabilities(p, cfg) || (!slab && ack.epoch_credits != 1))
 		return err_set(err, -EPROTO,
 			       "hello-ack chose what was not offered (version %u, placement %u, credits %u, "
 			       "capabilities 0x%llx)",
@@ -118,6 +139,8 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	p->epoch_credits = ack.epoch_credits < cfg->epochs_in_flight ? ack.epoch_credits : cfg->epochs_in_flight;
 	p->uses_ring = slab;
 	p->page_checks = cfg->page_checks;
+	p->resync.in_use = ack.capabilities & FTW_CAP_RESYNC;
+	p->resync.answered = false;
 	p->heartbeat_ms = ack.heartbeat_ms;
 	p->heartbeat_misses = ack.heartbeat_misses;
 	return 0;
@@ -198,6 +221,7 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	struct tp_conn *conn;
 	struct ft_config cfg;
 	struct link *l = NULL;
+	struct hello h;
 	int r;
 
 	session_config(s, &cfg);
@@ -212,9 +236,14 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 	if (!r)
 		r = ahead_begin(p, &cfg, err);
 	if (!r)
-		r = skip_begin(p, &cfg, err);
+		r = resync_begin(p, &cfg, err);
 	if (!r)
-		r = send_hello(p, l, &cfg, deadline, err);
+		r = skip_begin(p, &cfg, err);
+	if (!r) {
+		h = make_hello(p, l, &cfg);
+		h.nr_pages = p->regions->nr_pages;
+		r = send_hello(l, &h, deadline, err);
+	}
 	if (!r)
 		r = send_regions(p, l, deadline, err);
 	if (!r)

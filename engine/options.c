@@ -32,7 +32,7 @@ enum setting {
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
 	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, PAGE_CHECKS,
-	TLS, TLS_DIR, TLS_PSK_USER, TLS_PEER, NR_SETTINGS
+	RESYNC, STATE_FILE, JOIN, TLS, TLS_DIR, TLS_PSK_USER, TLS_PEER, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -105,7 +105,10 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[APPLY_THREADS] = UINT("apply-threads", FT_OPT_SECONDARY, 1, CREW_MAX, "", "1", "threads that copy a committed epoch into the standby's memory"),
 	[DELTA] = BOOL("delta", PRIMARY, "off", "send pages that differ little from what the secondary has as the difference; placement mirror"),
 	[DELTA_CACHE] = SIZE("delta-cache", PRIMARY, MIB, TIB, "64M", "memory for contents of pages, to find the difference"),
+	[RESYNC] = BOOL("resync", PRIMARY, "on", "after a lost connection send what was written since, not the whole machine, where the secondary has the rest"),
 	[PAGE_CHECKS] = BOOL("page-checks", PRIMARY, "off", "send a check of each page, so that one that is damaged on the way is named"),
+	[STATE_FILE] = STRING("state-file", BOTH, "", "file in which this side writes down whether the machine may run here"),
+	[JOIN] = BOOL("join", FT_OPT_SECONDARY, "off", "become a secondary though the state file says that the machine ran here: that is given up"),
 	[TLS] = CHOICE("tls", BOTH, "off|x509|psk", "off", "encrypt the connection and know the peer: by certificates, or by a key that both have; tcp"),
 	[TLS_DIR] = STRING("tls-dir", BOTH, "", "folder of certificates (ca-cert.pem, server-cert.pem, client-cert.pem ...) or keys (keys.psk)"),
 	[TLS_PSK_USER] = STRING("tls-psk-user", BOTH, "", "name of the key in keys.psk; on a secondary the only one that it takes"),
@@ -164,6 +167,9 @@ static const size_t field[NR_SETTINGS] = {
 	[DELTA] = FIELD(delta),
 	[DELTA_CACHE] = FIELD(delta_cache_bytes),
 	[PAGE_CHECKS] = FIELD(page_checks),
+	[RESYNC] = FIELD(resync),
+	[STATE_FILE] = FIELD(state_file),
+	[JOIN] = FIELD(join),
 	[TLS] = FIELD(tls),
 	[TLS_DIR] = FIELD(tls_dir),
 	[TLS_PSK_USER] = FIELD(tls_psk_user),
@@ -425,6 +431,8 @@ static int check_string(const struct ft_option *opt, const char *text, struct ft
 		return check_name(text ? text : "", err);
 	if (opt == &options[IDENTITY] && text && strlen(text) >= FT_IDENTITY_MAX)
 		return err_set(err, -ERANGE, "identity: longer than %u octets", FT_IDENTITY_MAX - 1);
+	if (opt == &options[STATE_FILE] && text && strlen(text) >= FT_STATE_FILE_MAX)
+		return err_set(err, -ERANGE, "state-file: longer than %u octets", FT_STATE_FILE_MAX - 1);
 	if (opt == &options[TLS_PSK_USER] && text && strlen(text) >= FT_NAME_MAX)
 		return err_set(err, -ERANGE, "tls-psk-user: longer than %u characters", FT_NAME_MAX - 1);
 	return 0;
@@ -559,6 +567,8 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 		return err_set(err, -EINVAL, "peer: a primary needs the address of its secondary, HOST:PORT");
 	if (cfg->role == FT_ROLE_SECONDARY && is_empty(cfg->listen))
 		return err_set(err, -EINVAL, "listen: a secondary needs an address to listen on, ADDRESS:PORT");
+	if (cfg->join && is_empty(cfg->state_file))
+		return err_set(err, -EINVAL, "join: there is nothing to give up, 'state-file' names no file");
 	if (cfg->record_payload && is_empty(cfg->record))
 		return err_set(err, -EINVAL, "record-payload: there is no recording, 'record' names no file");
 	if (cfg->role == FT_ROLE_PRIMARY && cfg->sync_pause_ms > cfg->pause_max_ms)

@@ -27,7 +27,7 @@ int primary_create(struct ft_session *s, struct ft_error *err)
 	queue_init(&p->free_slabs);
 	queue_init(&p->to_ship);
 	p->side_work.kind = WORK_SIDE;
-	s->generation = 1;
+	s->generation = 1; /* with a state file that is found when it is claimed */
 	if (FT_FAULT("primary/random") || getrandom(p->session_id, sizeof(p->session_id), 0) != sizeof(p->session_id))
 		return err_set(err, -EIO, "the kernel gave no random number for the session");
 	p->plan = FT_FAULT("primary/plan") ? NULL : malloc(sizeof(*p->plan));
@@ -79,6 +79,34 @@ static int make_jobs(struct primary *p, const struct ft_config *cfg, struct ft_e
 		job->work = (struct work){ .kind = WORK_COMMIT, .job = job };
 	}
 	return 0;
+}
+
+/* The other side's word counts also next time, when it may not be there. */
+static int ask(struct primary *p, struct ft_error *err)
+{
+	struct ft_session *s = p->s;
+	const struct statefile *now = &s->written.now;
+	int r = ask_other_side(p, err);
+
+	if (r == -EOWNERDEAD)
+		written_note(s, SAYS_FENCED, now->generation, now->session, now->epoch);
+	return r;
+}
+
+int primary_claim(struct ft_session *s, unsigned flags, struct ft_error *err)
+{
+	struct primary *p = s->primary;
+	bool to_ask;
+	int r = written_begin_primary(s, &to_ask, err);
+
+	if (!r && to_ask && !(flags & FT_CLAIM_RUNNING))
+		r = ask(p, err);
+	if (r)
+		return r;
+	pthread_mutex_lock(&s->lock);
+	s->generation = s->written.now.generation + 1;
+	pthread_mutex_unlock(&s->lock);
+	return written_set(s, SAYS_RUNNING, s->generation, p->session_id, 0, err);
 }
 
 int primary_start(struct ft_session *s, struct ft_error *err)
@@ -137,6 +165,7 @@ void primary_destroy(struct ft_session *s)
 	pool_destroy(p->pool);
 	bitmap_destroy(p->dirty);
 	ahead_destroy(p);
+	resync_destroy(p);
 	skip_end(p);
 	cow_destroy(p->cow);
 	queue_fini(&p->free_slabs);

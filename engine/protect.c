@@ -75,8 +75,8 @@ static void say_goodbye(struct primary *p)
 	err_set(&why, -ECANCELED, "stopped");
 	if (!mark_lost(p, &why))
 		return;
-	link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary",
-			 deadline_in_ms(BYE_MS));
+	p->goodbye = link_send_reason(p->link, FTW_BYE, FTW_CODE_STOPPED, "protection was stopped on the primary",
+				      deadline_in_ms(BYE_MS)) == 0;
 	tp_cancel(p->link->conn);
 }
 
@@ -250,13 +250,22 @@ static void end_hold(struct primary *p)
 	atomic_store(&s->guest_paused, false);
 }
 
+static void note(struct primary *p, enum statefile_word word)
+{
+	struct ft_session *s = p->s;
+
+	written_note(s, word, s->generation, p->session_id, atomic_load(&s->epoch_acked));
+}
+
 static void epochs(struct primary *p)
 {
 	bool cut;
 
+	note(p, SAYS_PROTECTED); /* from its first epoch on the secondary has an image */
 	if (sync_run(p) || wait_first_ack(p))
 		return;
 	p->protected_ns = now_ns();
+	resync_protected(p);
 	change(p, EV_FIRST_COMMIT, NULL);
 	while (epoch_wait(p, &cut) == 0) {
 		if (cut && epoch_run(p))
@@ -319,6 +328,7 @@ static void serve(struct primary *p)
 
 static void stop_tracking(struct primary *p)
 {
+	resync_forget(p);
 	if (p->tracking && p->s->ops.track_stop)
 		p->s->ops.track_stop(p->s->user);
 	p->tracking = false;
@@ -375,6 +385,7 @@ static void after_loss(struct primary *p)
 	struct ft_config cfg;
 
 	stats_count(&s->stats, FT_COUNTER_LOSSES, 1);
+	resync_after_loss(p);
 	session_config(s, &cfg);
 	p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (p->dropped) {
@@ -391,7 +402,8 @@ static void after_loss(struct primary *p)
 		return;
 	}
 	change(p, EV_PEER_LOST, p->loss);
-	stop_tracking(p);
+	if (!resync_has_base(p))
+		stop_tracking(p);
 	idle(p, cfg.reconnect_ms ? deadline_in_ms(cfg.reconnect_ms) : DEADLINE_NEVER);
 }
 
@@ -439,7 +451,8 @@ static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 	if (session_state(s) == FT_STATE_SUSPECT) {
 		if (suspect_over(p, &cfg)) {
 			change(p, EV_SUSPECT_OVER, reason);
-			stop_tracking(p);
+			if (!resync_has_base(p))
+				stop_tracking(p);
 		} else {
 			session_reason(s, reason);
 		}
@@ -464,6 +477,13 @@ static int ready(struct primary *p, const struct ft_config *cfg, struct ft_error
 	return s->ops.ready(s->user, err);
 }
 
+/* An end of which the secondary knows nothing is not written down: then it may be promoted, and the next start must ask. */
+static void note_end(struct primary *p)
+{
+	if (p->goodbye || p->s->written.now.word == SAYS_RUNNING)
+		note(p, SAYS_STOPPED);
+}
+
 static void attempt(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -481,6 +501,7 @@ static void attempt(struct primary *p)
 		p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (r == -EOWNERDEAD) {
 		stop_guest(p); /* before it is told: who reads FENCED relies on it */
+		note(p, SAYS_FENCED);
 		change(p, EV_PEER_ACTIVE, err.msg);
 		return;
 	}
@@ -508,8 +529,10 @@ void *epoch_main(void *arg)
 	while (!session_stopping(s) && session_state(s) != FT_STATE_FENCED)
 		attempt(p);
 	stop_tracking(p);
-	if (session_state(s) != FT_STATE_FENCED)
+	if (session_state(s) != FT_STATE_FENCED) {
 		end_hold(p);
+		note_end(p);
+	}
 	session_sleep(s, DEADLINE_NEVER, NULL); /* FENCED: until the end */
 	change(p, EV_STOP, "stopped");
 	return NULL;

@@ -44,9 +44,14 @@ struct secondary {
 	char refusal[FT_ERROR_MAX]; /* ft-accept's: the last one that was logged */
 	struct link *link;
 	pthread_t receive_thread;
-	uint8_t session_id[16];
+	uint8_t session_id[16]; /* set with s->lock held, for who promotes */
 	uint32_t heartbeat_ms, heartbeat_misses;
 	uint64_t capabilities; /* in use */
+	uint64_t connection;   /* ft-receive's: its number, as base said; 0: none said */
+	struct {	       /* ft-receive's, kept over connections: whose epoch the image is; connection 0: not known */
+		uint8_t session_id[16];
+		uint64_t connection;
+	} image;
 	uint32_t slab_epochs;  /* as standby_connect() has it; 0: mirror placement */
 
 	_Atomic uint64_t working_told; /* last epoch of this connection of which the primary was told that it takes long */

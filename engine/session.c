@@ -218,11 +218,12 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->listen_uri = keep(cfg->listen);
 	s->identity = keep(cfg->identity);
 	s->record_path = keep(cfg->record);
+	s->state_path = keep(s->cfg.state_file);
 	s->tls_dir = keep(s->cfg.tls_dir); /* an older struct has none */
 	s->tls_psk_user = keep(s->cfg.tls_psk_user);
 	s->tls_peer = keep(s->cfg.tls_peer);
-	if (!s->name || !s->peer_uri || !s->listen_uri || !s->identity || !s->record_path || !s->tls_dir ||
-	    !s->tls_psk_user || !s->tls_peer)
+	if (!s->name || !s->peer_uri || !s->listen_uri || !s->identity || !s->record_path || !s->state_path ||
+	    !s->tls_dir || !s->tls_psk_user || !s->tls_peer)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	if (strlen(s->name) >= FT_NAME_MAX || !text_printable(s->name, strlen(s->name)))
 		return err_set(err, -EINVAL, "name: at most %u printable ASCII characters", FT_NAME_MAX - 1);
@@ -234,6 +235,8 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->cfg.listen = s->listen_uri;
 	s->cfg.identity = s->identity;
 	s->cfg.record = s->record_path;
+	s->cfg.state_file = s->state_path;
+	s->written.path = *s->state_path ? s->state_path : NULL;
 	s->cfg.tls_dir = s->tls_dir;
 	s->cfg.tls_psk_user = s->tls_psk_user;
 	s->cfg.tls_peer = s->tls_peer;
@@ -255,6 +258,7 @@ static void session_free(struct ft_session *s)
 	free(s->listen_uri);
 	free(s->identity);
 	free(s->record_path);
+	free(s->state_path);
 	free(s->tls_dir);
 	free(s->tls_psk_user);
 	free(s->tls_peer);
@@ -375,11 +379,36 @@ int ft_session_remove_region(struct ft_session *s, uint32_t region, struct ft_er
 
 /* ---- start and stop ---- */
 
+static int claim(struct ft_session *s, unsigned flags, struct ft_error *err)
+{
+	int r;
+
+	if (s->written.claimed)
+		return 0;
+	r = s->role == FT_ROLE_PRIMARY ? primary_claim(s, flags, err) : written_begin_secondary(s, err);
+	pthread_mutex_lock(&s->lock);
+	s->written.claimed = r == 0;
+	pthread_mutex_unlock(&s->lock);
+	return r;
+}
+
+int ft_session_claim(struct ft_session *s, unsigned flags, struct ft_error *err)
+{
+	struct ft_error scratch = { 0 };
+
+	if (s->role != FT_ROLE_PRIMARY)
+		return err_set(err, -EINVAL, "a secondary's guest does not run before it is promoted");
+	return claim(s, flags, err ? err : &scratch);
+}
+
 int ft_session_start(struct ft_session *s, struct ft_error *err)
 {
+	struct ft_error scratch = { 0 };
 	bool again;
 	int r;
 
+	if (!err)
+		err = &scratch;
 	pthread_mutex_lock(&s->lock);
 	again = s->started || s->stopped || s->stopping;
 	if (!again)
@@ -390,6 +419,8 @@ int ft_session_start(struct ft_session *s, struct ft_error *err)
 	if (s->regions->total_bytes == 0)
 		r = err_set(err, -EINVAL, "the machine has no memory: add a region before the start");
 	else
+		r = claim(s, 0, err);
+	if (!r)
 		r = s->role == FT_ROLE_PRIMARY ? primary_start(s, err) : secondary_start(s, err);
 	pthread_mutex_lock(&s->lock);
 	s->starting = false;
@@ -520,6 +551,7 @@ static void read_status(struct ft_session *s, struct ft_status *out)
 	out->interval_ms = s->cfg.interval_ms;
 	memcpy(out->reason, s->reason, sizeof(out->reason));
 	memcpy(out->peer, s->peer, sizeof(out->peer));
+	written_status(s, out);
 	pthread_mutex_unlock(&s->lock);
 	snprintf(out->name, sizeof(out->name), "%s", s->name);
 	out->is_protected = out->state == FT_STATE_PROTECTED || out->state == FT_STATE_STANDBY;

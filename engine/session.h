@@ -13,6 +13,7 @@
 #include "region.h"
 #include "state.h"
 #include "stats.h"
+#include "written.h"
 
 struct primary;
 struct secondary;
@@ -22,7 +23,7 @@ struct ft_session {
 	enum ft_role role;
 	struct ft_vmm_ops ops;
 	void *user;
-	char *name, *peer_uri, *listen_uri, *identity, *record_path, *tls_dir, *tls_psk_user, *tls_peer;
+	char *name, *peer_uri, *listen_uri, *identity, *record_path, *state_path, *tls_dir, *tls_psk_user, *tls_peer;
 	struct recording *recording; /* NULL: none */
 	int stop_fd;		     /* eventfd: readable once the session is to end */
 
@@ -40,6 +41,7 @@ struct ft_session {
 	uint64_t generation;
 	bool starting, started, stopping, stopped;
 	bool image_stale; /* secondary: ACT_MARK_STALE */
+	struct written written;
 
 	/* written by one thread each, read by any (relaxed: figures for status) */
 	_Atomic uint64_t epoch_running, epoch_sent, epoch_acked, epoch_applied;
@@ -79,6 +81,7 @@ struct ft_state_sink {
 
 /* primary.c */
 int primary_create(struct ft_session *s, struct ft_error *err);
+int primary_claim(struct ft_session *s, unsigned flags, struct ft_error *err);
 int primary_start(struct ft_session *s, struct ft_error *err);
 void primary_join(struct ft_session *s);
 void primary_destroy(struct ft_session *s);

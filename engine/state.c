@@ -16,6 +16,7 @@
  *                      |  +------peer-lost------+                              |                            |
  *                      +-------------bye (image stale)-------------------------+      hello-ok: STANDBY_SYNCING (image stale)
  *   WAITING, STANDBY_SYNCING (stale image, forced), STANDBY (forced), STANDBY_SUSPECT --failover--> PROMOTING --promoted--> ACTIVE
+ *   PROMOTING --put-off--> STANDBY_SUSPECT (it came from there: nothing was done)
  *   PROMOTING --unusable--> REFUSED --failover (forced)--> PROMOTING               inactive --stop--> IDLE
  *
  * PROTECTED: output of epochs <= acked is out, later output is held.  SUSPECT: nothing is let out, because we do not know whether
@@ -95,6 +96,7 @@ static const struct row table[] = {
 	{ 0, FT_STATE_PROMOTING, EV_PROMOTED, { FT_STATE_ACTIVE, ACT_NONE, "promoted" } },
 	{ 0, FT_STATE_REFUSED, EV_FAILOVER, { FT_STATE_PROMOTING, ACT_NONE, "forced failover, tried again" } },
 	{ 0, FT_STATE_PROMOTING, EV_UNUSABLE, { FT_STATE_REFUSED, ACT_NONE, "promotion failed" } },
+	{ 0, FT_STATE_PROMOTING, EV_PUT_OFF, { FT_STATE_STANDBY_SUSPECT, ACT_NONE, "promotion put off" } },
 };
 
 static const struct state_facts facts[FT_STATE_COUNT] = {
@@ -145,6 +147,7 @@ static const char *const event_names[EV_COUNT] = {
 	[EV_FAILOVER] = "failover",
 	[EV_PROMOTED] = "promoted",
 	[EV_UNUSABLE] = "unusable",
+	[EV_PUT_OFF] = "put-off",
 	[EV_STOP] = "stop",
 };
 

@@ -19,6 +19,7 @@ enum state_event {
 	EV_FAILOVER,	 /* secondary: promotion begins */
 	EV_PROMOTED,	 /* secondary: the machine runs here */
 	EV_UNUSABLE,	 /* secondary: the promotion failed */
+	EV_PUT_OFF,	 /* secondary: it may not be done now, and nothing has been done yet */
 	EV_STOP,	 /* ft_session_stop */
 	EV_COUNT
 };

@@ -87,7 +87,7 @@ struct world {
 	struct ft_session *primary, *secondary;
 	struct ft_control *control;
 	struct proxy *proxy;
-	char dir[64], socket[80], recording[2][80], where[160];
+	char dir[64], socket[80], recording[2][80], state[2][80], where[160];
 	unsigned nr_fds;
 	/* from the sessions' threads */
 	atomic_bool differs;
@@ -216,6 +216,8 @@ static void make_machines(struct world *w)
 	snprintf(w->socket, sizeof(w->socket), "%s/control", w->dir);
 	snprintf(w->recording[0], sizeof(w->recording[0]), "%s/primary", w->dir);
 	snprintf(w->recording[1], sizeof(w->recording[1]), "%s/secondary", w->dir);
+	snprintf(w->state[0], sizeof(w->state[0]), "%s/primary.state", w->dir);
+	snprintf(w->state[1], sizeof(w->state[1]), "%s/secondary.state", w->dir);
 }
 
 static void drop_machines(struct world *w)
@@ -228,6 +230,8 @@ static void drop_machines(struct world *w)
 	sim_destroy(w->secondary_sim);
 	unlink(w->recording[0]);
 	unlink(w->recording[1]);
+	unlink(w->state[0]);
+	unlink(w->state[1]);
 	CHECK(rmdir(w->dir) == 0, "%s: %s", w->dir, strerror(errno));
 	while (count_fds() != w->nr_fds) { /* a look-up of a name may still be on its way */
 		CHECK(now_ns() < deadline, "%u descriptors were open at the beginning, %u are at the end", w->nr_fds,
@@ -286,6 +290,7 @@ static void step_secondary(struct world *w)
 	cfg.identity = sim_identity(w->secondary_sim);
 	cfg.listen = way_listen[w->fault->way];
 	cfg.record = w->recording[1];
+	cfg.state_file = w->state[1];
 	w->secondary = make_session(w, &cfg, w->secondary_sim);
 	if (!tcp) {
 		snprintf(w->where, sizeof(w->where), "%s",
@@ -315,6 +320,7 @@ static void step_primary(struct world *w)
 	cfg.identity = sim_identity(w->primary_sim);
 	cfg.peer = w->where;
 	cfg.record = w->recording[0];
+	cfg.state_file = w->state[0];
 	w->primary = make_session(w, &cfg, w->primary_sim);
 }
 

@@ -16,6 +16,7 @@
 struct pair_options {
 	struct sim_config sim;
 	const char *primary, *secondary; /* settings "interval=5,suspect=200" on top of the quick ones of pair.c; NULL: none */
+	const char *primary_state, *secondary_state; /* state files; NULL: none */
 	const char *fault;		 /* SPEC of fault(SPEC)/ around the primary's connections; NULL: none */
 	const char *listen_fault;	 /* the same around the secondary's */
 	bool use_proxy;			 /* connect through pair->proxy */

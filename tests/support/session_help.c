@@ -103,15 +103,20 @@ void *ram(uint64_t pages)
 
 /* ---- pairs ---- */
 
+void small_options(struct pair_options *opt)
+{
+	pair_options_init(opt);
+	opt->sim.region_bytes[0] = 300 * PAGE;
+	opt->sim.prefill_pages = 60;
+	opt->sim.rate = 10000;
+	opt->sim.output_every = 10;
+}
+
 void open_pair(struct pair *p, const char *primary, const char *secondary)
 {
 	struct pair_options opt;
 
-	pair_options_init(&opt);
-	opt.sim.region_bytes[0] = 300 * PAGE;
-	opt.sim.prefill_pages = 60;
-	opt.sim.rate = 10000;
-	opt.sim.output_every = 10;
+	small_options(&opt);
 	opt.primary = primary;
 	opt.secondary = secondary;
 	pair_open(p, &opt);

@@ -22,7 +22,8 @@ struct ft_config plain_config(enum ft_role role);
 struct ft_session *plain_open(enum ft_role role);
 
 /* -- pairs -- */
-/* open_pair - a machine of 300 pages that sends much.  @primary, @secondary: settings, as in pair_options. */
+/* small_options - a machine of 300 pages that sends much.  open_pair - such a pair.  @primary, @secondary: settings, as in pair_options. */
+void small_options(struct pair_options *opt);
 void open_pair(struct pair *p, const char *primary, const char *secondary);
 /* failover - of the secondary: what comes of it is @outcome; with @code not 0 that is returned, with @part in the sentence.  What is promoted is
  * checked as pair_check_promoted() does. */

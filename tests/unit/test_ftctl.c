@@ -141,6 +141,20 @@ Test(ftctl, status)
 	cr_expect(strstr(out, "  epoch        1,000 acked, 999 applied\n"), "%s", out);
 	cr_expect(strstr(out, "  transport    tcp\n"), "%s", out);
 	cr_expect_null(strstr(out, "pinned"), "%s", out);
+	cr_expect(strstr(out, "  generation   3\n"), "%s", out);
+	cr_expect_null(strstr(out, "state file"), "%s", out);
+}
+
+Test(ftctl, status_of_the_state_file)
+{
+	strcpy(fake.status.state_file, "/var/lib/ft/web1.state");
+	strcpy(fake.status.state_file_says, "standby");
+	expect("status", 0, "  state file   /var/lib/ft/web1.state: standby\n");
+	cr_expect_null(strstr(out, "written"), "%s", out);
+	strcpy(fake.status.state_file_error, "state file /var/lib/ft/web1.state: cannot be written: No space left");
+	expect("status", 0, "  written      NO: state file /var/lib/ft/web1.state: cannot be written: No space left\n");
+	expect("status --json", 0, "\"state_file_says\": \"standby\"");
+	cr_expect(strstr(out, "\"state_file_error\": \"state file /var/lib"), "%s", out);
 }
 
 Test(ftctl, status_of_the_machine)

@@ -151,6 +151,17 @@ static void line_skip(FILE *out, const json_t *s)
 				: "a sample is looked at, to find out whether it is worth it (sample)");
 }
 
+static void line_state_file(FILE *out, const json_t *s)
+{
+	const char *error = field_text(s, "state_file_error");
+
+	if (!*field_text(s, "state_file"))
+		return;
+	fprintf(out, "  %-12s %s: %s\n", "state file", field_text(s, "state_file"), field_text(s, "state_file_says"));
+	if (*error)
+		fprintf(out, "  %-12s NO: %s\n", "written", error);
+}
+
 void report_status(FILE *out, const json_t *s, const json_t *stats)
 {
 	bool is_primary = strcmp(field_text(s, "role"), "primary") == 0;
@@ -184,6 +195,7 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 		field_u64(s, "regions"), field_u64(s, "regions") == 1 ? "" : "s",
 		json_is_true(json_object_get(s, "guest_paused")) ? ", PAUSED" : "");
 	fprintf(out, "  %-12s %" PRIu64 "\n", "generation", field_u64(s, "generation"));
+	line_state_file(out, s);
 	if (*field_text(s, "bottleneck"))
 		fprintf(out, "  %-12s %s\n", "bottleneck", field_text(s, "bottleneck"));
 }

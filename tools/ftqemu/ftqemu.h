@@ -13,6 +13,7 @@ enum {
 	EXIT_REFUSED = 3, /* cannot be protected, or not set up: the reason was told, no guest was started */
 	EXIT_SESSION = 4, /* the session could not be started or the other side cannot be listened for */
 	EXIT_STANDBY = 5, /* the standby's QEMU ended while it waited */
+	EXIT_ROLE = 6,	  /* by what is written down, or what the other side says, the guest may not run here: it was not started */
 };
 
 struct args {

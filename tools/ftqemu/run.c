@@ -163,7 +163,15 @@ static void end_session(struct run *r)
 	r->session = NULL;
 }
 
-static int begin_session(struct run *r, enum ft_role role, struct ft_error *err)
+/* The guest of a primary runs only when it is known that it may; one that runs already has done so all the time. */
+static int claim(struct run *r, bool start_guest, struct ft_error *err)
+{
+	int rc = ft_session_claim(r->session, start_guest ? 0 : FT_CLAIM_RUNNING, err);
+
+	return rc || !start_guest ? rc : machine_start(r->machine, err);
+}
+
+static int begin_session(struct run *r, enum ft_role role, bool start_guest, struct ft_error *err)
 {
 	char address[128];
 	int rc;
@@ -173,6 +181,8 @@ static int begin_session(struct run *r, enum ft_role role, struct ft_error *err)
 	r->cfg.identity = machine_identity(r->machine);
 	r->is_primary = role == FT_ROLE_PRIMARY;
 	rc = ft_session_open(&r->session, &r->cfg, machine_ops(r->machine), r->machine, err);
+	if (!rc && r->is_primary)
+		rc = claim(r, start_guest, err);
 	if (!rc)
 		rc = machine_add_to(r->machine, r->session, err);
 	if (!rc && r->control)
@@ -212,7 +222,7 @@ static void protect(struct run *r, const char *peer)
 	else
 		set_aside(r);
 	r->cfg.peer = kept;
-	if (begin_session(r, FT_ROLE_PRIMARY, &err))
+	if (begin_session(r, FT_ROLE_PRIMARY, false, &err))
 		report(r, &err);
 }
 
@@ -477,20 +487,25 @@ static int finish(struct run *r, bool wanted)
 	return waited ? EXIT_STANDBY : status;
 }
 
+/* As ft_session_claim() and ft_session_start() say. */
+static bool may_not_run(int rc)
+{
+	return rc == -EOWNERDEAD || rc == -EBUSY || rc == -EHOSTUNREACH || rc == -EPERM;
+}
+
 static int live(struct run *r)
 {
 	struct ft_error err = { 0 };
 	int rc = open_control(r, &err);
 
-	if (!rc && r->role == ROLE_PRIMARY)
-		rc = machine_start(r->machine, &err);
 	if (!rc)
-		rc = begin_session(r, r->role == ROLE_SECONDARY ? FT_ROLE_SECONDARY : FT_ROLE_PRIMARY, &err);
+		rc = begin_session(r, r->role == ROLE_SECONDARY ? FT_ROLE_SECONDARY : FT_ROLE_PRIMARY,
+				   r->role == ROLE_PRIMARY, &err);
 	if (rc) {
 		report(r, &err);
 		if (r->role != ROLE_ATTACH)
 			machine_quit(r->machine, QUIT_MS);
-		return EXIT_SESSION;
+		return may_not_run(rc) ? EXIT_ROLE : EXIT_SESSION;
 	}
 	return finish(r, watch(r));
 }

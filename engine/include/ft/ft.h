@@ -31,6 +31,7 @@ extern "C" {
 #define FT_REGIONS_MAX 1024u /* regions of one machine */
 #define FT_NAME_MAX 128u    /* longest name of a machine or a region, with its terminator */
 #define FT_IDENTITY_MAX 16384u /* longest identity, with its terminator */
+#define FT_STATE_FILE_MAX 256u /* longest path of a state file, with its terminator */
 
 struct ft_session; /* opaque */
 
@@ -326,6 +327,9 @@ struct ft_config {
 	uint32_t delta;		     /* primary; 1: pages that differ little from what the secondary has go as the difference; mirror placement */
 	uint64_t delta_cache_bytes;  /* primary; contents that are kept to know it */
 	uint32_t page_checks;	     /* primary; 1: send a check of each page, so that one that is damaged on the way can be named */
+	uint32_t resync;	     /* primary; 1: after a lost connection send what was written since, not all, where the secondary has the rest */
+	const char *state_file;	     /* what this side writes down, see ft_session_claim(); NULL: nothing */
+	uint32_t join;		     /* secondary; 1: also where the state file says that the machine ran here, which is given up */
 	enum ft_tls tls;	     /* tcp; the same on both sides */
 	const char *tls_dir;	     /* of certificates or keys, with QEMU's names */
 	const char *tls_psk_user;    /* psk; primary: its name; secondary: the only one that it takes, "": each that has a key */
@@ -381,8 +385,19 @@ FT_API FT_MUST int ft_session_add_region(struct ft_session *s, const char *name,
  * blocks until the epoch under way has let go of it.  Not from a callback. */
 FT_API FT_MUST int ft_session_remove_region(struct ft_session *s, uint32_t region, struct ft_error *err);
 
+enum { FT_CLAIM_RUNNING = 1 }; /* the guest runs already, as it has all the time: the other side is not asked */
+
+/* ft_session_claim - primary, before ft_session_start() and before the guest runs: may it run here?  Without "state-file" it may.  With one:
+ * looks what it says; if the machine ran here before, asks the secondary, for about "suspect" and one "connect-timeout" at most;
+ * raises the generation and writes it down.  ft_session_start() does it where it was not done.  Blocks.
+ * -EOWNERDEAD: this side has lost the machine (it was fenced, it is a standby, or the other side says that it runs it): not before it has been a secondary.
+ * -EBUSY: the other side has a checkpoint to go on from, or serves another primary.  -EHOSTUNREACH: it could not be asked, it may have an image, and "on-loss" says hold.
+ * Others: the file cannot be read, is not to be believed, or cannot be written. */
+FT_API FT_MUST int ft_session_claim(struct ft_session *s, unsigned flags, struct ft_error *err);
+
 /* ft_session_start - make the threads and begin: a primary connects (and goes on trying), a secondary listens.
- * Checks memory limits first.  Once per session. */
+ * Checks memory limits first.  Once per session.  With "state-file" also as ft_session_claim() says; of a secondary -EPERM: the file says that the
+ * machine ran here, and "join" is off. */
 FT_API FT_MUST int ft_session_start(struct ft_session *s, struct ft_error *err);
 
 /* ft_session_stop - end replication in an orderly way: the peer is told, the guest of a primary runs on
@@ -440,7 +455,7 @@ enum ft_failover_outcome {
 	FT_FAILOVER_NO_IMAGE,	  /* nothing complete to run from: before or during the full sync */
 	FT_FAILOVER_PEER_ALIVE,	  /* the primary is connected and sends heartbeats; needs FORCE */
 	FT_FAILOVER_BUSY,	  /* another call is at it */
-	FT_FAILOVER_FAILED,	  /* the VMM could not load or start; see the error; state REFUSED */
+	FT_FAILOVER_FAILED,	  /* the VMM could not load or start; see the error; state REFUSED.  Or it could not be written down (without FORCE): nothing has changed */
 };
 
 struct ft_failover_result {
@@ -496,6 +511,11 @@ struct ft_status {
 	char epoch_end[16];	   /* what has ended the last epoch: "interval", "output", "watermark", "busy", "cap", "operator" */
 	char capture[8];	   /* primary: how the last epoch was captured: "copy", "cow" */
 	char skip_same[8];	   /* primary: which pages are looked at, whether the secondary has them: "off", "sample", "on" */
+
+	/* with "state-file", else empty: its path, what it says ("running", "standby" ...), and why the last write failed, "" if it did not */
+	char state_file[FT_STATE_FILE_MAX];
+	char state_file_says[16];
+	char state_file_error[FT_ERROR_MAX];
 };
 /* ft_session_status - as of now. */
 FT_API void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size);
@@ -553,6 +573,7 @@ enum ft_counter {
 	FT_COUNTER_SKIP_SWITCHES,  /* "skip-same" auto: changes from looking at a sample to all pages, and back */
 	FT_COUNTER_DELTA_PAGES,	   /* pages that went as differences, */
 	FT_COUNTER_DELTA_BYTES,	   /* and octets of these */
+	FT_COUNTER_RESYNCS,	   /* connections that went on from what the secondary had, instead of a full copy */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);

@@ -14,6 +14,8 @@
 #include "logsink.h"
 #include "sim.h"
 
+#define EXIT_ROLE 3 /* by what is written down, or what the other side says, the guest may not run here */
+
 struct args {
 	struct ft_config cfg;
 	struct sim_config sim;
@@ -29,6 +31,7 @@ struct run {
 	struct ft_session *session;
 	struct ft_control *control;
 	int output_fd;
+	char failover_error[FT_ERROR_MAX]; /* that was printed last */
 };
 
 /* ---- options ---- */
@@ -222,7 +225,9 @@ static bool promote_if_lost(struct run *r, struct ft_status *st)
 		return false;
 	if (ft_session_failover(r->session, 0, &res, &err) == 0)
 		return true;
-	cli_error("failover: %s", err.msg);
+	if (strcmp(err.msg, r->failover_error) != 0) /* once, not ten times a second */
+		cli_error("failover: %s", err.msg);
+	memcpy(r->failover_error, err.msg, sizeof(err.msg));
 	return false;
 }
 
@@ -305,11 +310,17 @@ static void print_address(struct run *r)
 	fflush(stdout);
 }
 
+/* As ft_session_start() says. */
+static bool may_not_run(int ret)
+{
+	return ret == -EOWNERDEAD || ret == -EBUSY || ret == -EHOSTUNREACH || ret == -EPERM;
+}
+
 static int run_ftsim(struct args *a)
 {
 	struct run r = { .args = a, .output_fd = -1 };
 	struct ft_error err = { 0 };
-	int exit_status = 1;
+	int exit_status = 1, ret;
 	sigset_t set;
 
 	sigemptyset(&set);
@@ -328,8 +339,10 @@ static int run_ftsim(struct args *a)
 			return 1;
 		}
 	}
-	if (open_run(&r, &err)) {
+	ret = open_run(&r, &err);
+	if (ret) {
 		cli_error("%s", err.msg);
+		exit_status = may_not_run(ret) ? EXIT_ROLE : 1;
 	} else {
 		if (a->cfg.role == FT_ROLE_SECONDARY)
 			print_address(&r);
