@@ -846,6 +846,101 @@ Test(tls, octets_that_are_put_in_are_found_out, .timeout = 60)
 	}
 }
 
+/* What cannot be decrypted ends it also where what came before it is half a frame. */
+Test(tls, an_end_behind_half_a_frame_is_seen, .timeout = 60)
+{
+	static const uint8_t half[8] = { 0, FRAME_MESSAGE }, record[] = { 0x17, 0x03, 0x03, 0, 3, 1, 2, 3 };
+	struct iovec v = { (void *)(uintptr_t)half, sizeof(half) };
+	struct ft_error err;
+	struct hosts h;
+
+	hosts_join(&h, TP_TLS_PSK);
+	cr_assert_eq(tls_send(tcp_of(h.a)->lane[1].tls, &v, 1, &err), sizeof(half));
+	cr_assert_gt(send(tcp_of(h.a)->lane[1].fd, record, sizeof(record), MSG_NOSIGNAL), 0);
+	cr_assert_eq(recv_text(h.b, deadline_in_ms(10000), &err), -EPROTO, "%s", err.msg);
+	hosts_free(&h);
+}
+
+/* Where records begin means nothing: three messages in one, of which the first is just what is read ahead. */
+Test(tls, messages_that_share_a_record, .timeout = 60)
+{
+	static uint8_t octets[3][AHEAD_MAX];
+	struct iovec v = { octets, sizeof(octets) };
+	struct ft_error err;
+	struct hosts h;
+
+	hosts_join(&h, TP_TLS_PSK);
+	for (unsigned i = 0; i < 3; i++) {
+		struct tcp_frame f = { to_be16(FRAME_MESSAGE), to_be16(0), to_be32(AHEAD_MAX - sizeof(f)),
+				       to_be64(i + 1) };
+
+		memcpy(octets[i], &f, sizeof(f));
+		octets[i][AHEAD_MAX - 1] = (uint8_t)i;
+	}
+	cr_assert_eq(tls_send(tcp_of(h.a)->lane[1].tls, &v, 1, &err), sizeof(octets));
+	for (unsigned i = 0; i < 3; i++) {
+		cr_assert_eq(recv_text(h.b, deadline_in_ms(10000), &err), 0, "message %u: %s", i, err.msg);
+		cr_assert_eq(duo_buf[AHEAD_MAX - sizeof(struct tcp_frame) - 1], (char)i);
+	}
+	hosts_free(&h);
+}
+
+/* A message that is sent is with the kernel; one that there is no room for is not begun, so the connection is fine.  Each is one record. */
+Test(tls, a_full_socket, .timeout = 60)
+{
+	static uint8_t octets[16000];
+	struct iovec v = { octets, sizeof(octets) };
+	struct ft_error err;
+	unsigned sent = 0;
+	struct hosts h;
+	int r;
+
+	hosts_make(&h, TP_TLS_PSK);
+	h.p[0].credits = h.p[1].credits = TP_CREDITS_MAX;
+	hosts_meet(&h);
+	cr_assert(h.a && h.b, "%s", h.dialler.msg);
+	while ((r = tp_send(h.a, 1, &v, 1, deadline_in_ms(300), &err)) == 0) {
+		sent++;
+		cr_assert(!tls_unsent(tcp_of(h.a)->lane[1].tls), "message %u is not all with the kernel", sent);
+	}
+	cr_assert_eq(r, -ETIMEDOUT, "%s", err.msg);
+	cr_assert(strstr(err.msg, "no room"), "it was not the room: %s", err.msg);
+	for (; sent > 0; sent--)
+		cr_assert_eq(recv_text(h.b, soon(), &err), 0, "%s", err.msg);
+	cr_assert_eq(recv_text(h.b, deadline_in_ms(20), &err), -ETIMEDOUT, "%s", err.msg);
+	cr_assert_eq(send_text(h.a, 1, "fine", soon(), &err), 0, "%s", err.msg);
+	cr_assert_eq(recv_text(h.b, soon(), &err), 0, "%s", err.msg);
+	cr_assert_str_eq(duo_buf, "fine");
+	hosts_free(&h);
+}
+
+/* A socket that takes less than a record at a time: what tp_send() and tp_wait_completed() say is done is with the kernel all the same. */
+Test(tls, a_narrow_socket, .timeout = 60)
+{
+	static uint8_t octets[16000], memory[sizeof(octets)];
+	struct iovec v = { octets, sizeof(octets) };
+	int narrow = 4096;
+	struct ft_error err;
+	struct hosts h;
+	uint64_t ticket;
+
+	hosts_make(&h, TP_TLS_PSK);
+	h.p[0].credits = h.p[1].credits = 100;
+	hosts_meet(&h);
+	cr_assert(h.a && h.b, "%s", h.dialler.msg);
+	cr_assert_eq(setsockopt(tcp_of(h.a)->lane[1].fd, SOL_SOCKET, SO_SNDBUF, &narrow, sizeof(narrow)), 0);
+	cr_assert_eq(tp_window_open(h.b, 0, memory, sizeof(memory), &err), 0);
+	for (unsigned i = 0; i < 40; i++) {
+		cr_assert_eq(tp_send(h.a, 1, &v, 1, soon(), &err), 0, "%s", err.msg);
+		cr_assert(!tls_unsent(tcp_of(h.a)->lane[1].tls), "message %u is not all with the kernel", i);
+		cr_assert_eq(tp_write(h.a, 1, 0, 0, &v, 1, &ticket, soon(), &err), 0, "%s", err.msg);
+		cr_assert_eq(tp_wait_completed(h.a, 1, ticket, soon(), &err), 0, "%s", err.msg);
+		cr_assert(!tls_unsent(tcp_of(h.a)->lane[1].tls), "write %u is not all with the kernel", i);
+		cr_assert_eq(recv_text(h.b, soon(), &err), 0, "%s", err.msg);
+	}
+	hosts_free(&h);
+}
+
 /* What GnuTLS does by itself after 2^24 records. */
 Test(tls, keys_are_changed_under_way, .timeout = 60)
 {
