@@ -32,7 +32,7 @@ static int send_hello(struct primary *p, struct link *l, const struct ft_config 
 		.placement = wire_placement(cfg),
 		.mode = FTW_MODE_CHECKPOINT,
 		.capabilities_needed = capabilities(p, cfg),
-		.generation = s->generation,
+		.generation = session_generation(s),
 		.epoch_committed = atomic_load(&s->epoch_acked),
 		.nr_pages = p->regions->nr_pages,
 		.state_max = cfg->state_max,

@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "crew.h"
+#include "witness.h"
 
 #define BOTH (FT_OPT_PRIMARY | FT_OPT_SECONDARY)
 #define PRIMARY FT_OPT_PRIMARY
@@ -31,7 +32,8 @@ enum setting {
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
-	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, NR_SETTINGS
+	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE,
+	WITNESS, LEASE, LEASE_DRIFT, WITNESS_LOSS, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -104,6 +106,11 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[APPLY_THREADS] = UINT("apply-threads", FT_OPT_SECONDARY, 1, CREW_MAX, "", "1", "threads that copy a committed epoch into the standby's memory"),
 	[DELTA] = BOOL("delta", PRIMARY, "off", "send pages that differ little from what the secondary has as the difference; placement mirror"),
 	[DELTA_CACHE] = SIZE("delta-cache", PRIMARY, MIB, TIB, "64M", "memory for contents of pages, to find the difference"),
+	[WITNESS] = STRING("witness", BOTH, "none", "who is asked which side may run: none, or file:PATH on storage that both sides see"),
+	[LEASE] = UINT("lease", BOTH, 100, HOUR_MS, "ms", "2000", "how long the right to run is good without a word from the witness"),
+	[LEASE_DRIFT] = UINT("lease-drift", BOTH, 1, HOUR_MS / 4, "ms", "100", "by how much the clocks of the two hosts may differ in that time"),
+	[WITNESS_LOSS] = CHOICE("witness-loss", PRIMARY, "safe|available", "safe",
+				"when the witness cannot be asked for too long: stop the guest, or go on where the secondary answers"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -157,6 +164,10 @@ static const size_t field[NR_SETTINGS] = {
 	[APPLY_THREADS] = FIELD(apply_threads),
 	[DELTA] = FIELD(delta),
 	[DELTA_CACHE] = FIELD(delta_cache_bytes),
+	[WITNESS] = FIELD(witness),
+	[LEASE] = FIELD(lease_ms),
+	[LEASE_DRIFT] = FIELD(lease_drift_ms),
+	[WITNESS_LOSS] = FIELD(witness_loss),
 #undef FIELD
 };
 /* clang-format on */
@@ -165,7 +176,8 @@ _Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_
 		       sizeof(enum ft_rdma_registration) == sizeof(uint32_t) &&
 		       sizeof(enum ft_capture) == sizeof(uint32_t) && sizeof(enum ft_placement) == sizeof(uint32_t),
 	       "a choice is kept as its number");
-_Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t) && sizeof(enum ft_skip_same) == sizeof(uint32_t),
+_Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t) && sizeof(enum ft_skip_same) == sizeof(uint32_t) &&
+		       sizeof(enum ft_witness_loss) == sizeof(uint32_t),
 	       "a choice is kept as its number");
 
 const struct ft_option *ft_options(size_t *n)
@@ -515,6 +527,15 @@ static int check_rdma(const struct ft_config *cfg, struct ft_error *err)
 	return 0;
 }
 
+/* The holder counts the bound off its lease, and who waits for it adds it: what is left must be worth a lease, with three questions in it. */
+static int check_lease(const struct ft_config *cfg, struct ft_error *err)
+{
+	if (!witness_is_none(cfg->witness) && cfg->lease_drift_ms * 4 > cfg->lease_ms)
+		return err_set(err, -EINVAL, "lease-drift: %u ms is more than a quarter of the lease, %u ms",
+			       cfg->lease_drift_ms, cfg->lease_ms);
+	return witness_check(cfg->witness, err);
+}
+
 int options_check(const struct ft_config *cfg, struct ft_error *err)
 {
 	int r;
@@ -551,7 +572,8 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 	if (cfg->ring_bytes % FT_PAGE_SIZE)
 		return err_set(err, -EINVAL, "ring-bytes: %llu is not a multiple of %u",
 			       (unsigned long long)cfg->ring_bytes, FT_PAGE_SIZE);
-	return check_rdma(cfg, err);
+	r = check_rdma(cfg, err);
+	return r ? r : check_lease(cfg, err);
 }
 
 int options_set_live(struct ft_config *cfg, const char *name, const char *value, struct ft_error *err)

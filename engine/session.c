@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "err.h"
 #include "faultpoint.h"
+#include "lease.h"
 #include "log.h"
 #include "options.h"
 #include "thread.h"
@@ -218,7 +219,8 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->listen_uri = keep(cfg->listen);
 	s->identity = keep(cfg->identity);
 	s->record_path = keep(cfg->record);
-	if (!s->name || !s->peer_uri || !s->listen_uri || !s->identity || !s->record_path)
+	s->witness = keep(s->cfg.witness);
+	if (!s->name || !s->peer_uri || !s->listen_uri || !s->identity || !s->record_path || !s->witness)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	if (strlen(s->name) >= FT_NAME_MAX || !text_printable(s->name, strlen(s->name)))
 		return err_set(err, -EINVAL, "name: at most %u printable ASCII characters", FT_NAME_MAX - 1);
@@ -230,6 +232,7 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->cfg.listen = s->listen_uri;
 	s->cfg.identity = s->identity;
 	s->cfg.record = s->record_path;
+	s->cfg.witness = s->witness;
 	return options_check(&s->cfg, err);
 }
 
@@ -237,6 +240,7 @@ static void session_free(struct ft_session *s)
 {
 	if (!s)
 		return;
+	lease_close(s->lease); /* its thread calls the primary */
 	primary_destroy(s);
 	secondary_destroy(s);
 	recording_close(s->recording);
@@ -248,6 +252,7 @@ static void session_free(struct ft_session *s)
 	free(s->listen_uri);
 	free(s->identity);
 	free(s->record_path);
+	free(s->witness);
 	pthread_mutex_destroy(&s->event_lock);
 	pthread_mutex_destroy(&s->lock);
 	pthread_cond_destroy(&s->cond);
@@ -364,6 +369,11 @@ int ft_session_remove_region(struct ft_session *s, uint32_t region, struct ft_er
 }
 
 /* ---- start and stop ---- */
+
+int ft_session_acquire(struct ft_session *s, struct ft_error *err)
+{
+	return s->role == FT_ROLE_PRIMARY ? primary_acquire(s, err) : 0;
+}
 
 int ft_session_start(struct ft_session *s, struct ft_error *err)
 {
@@ -539,6 +549,7 @@ static void read_status(struct ft_session *s, struct ft_status *out)
 		secondary_memory(s, &out->memory_bytes, &out->memory_cap_bytes);
 		secondary_link_status(s, out);
 	}
+	session_lease_status(s, out);
 	snprintf(out->bottleneck, sizeof(out->bottleneck), "%s", stats_bottleneck(&s->stats));
 }
 

@@ -149,6 +149,7 @@ void pair_start_secondary(struct pair *p)
 	pair_settings(&cfg, pair_common_settings());
 	pair_settings(&cfg, p->opt.secondary);
 	cfg.identity = sim_identity(p->secondary_sim);
+	cfg.witness = p->opt.witness;
 	cfg.listen = uri;
 	cfg.record = recording("secondary", record, sizeof(record));
 	CHECK_OK(ft_session_open(&p->secondary, &cfg, sim_ops_of(p->secondary_sim), p->secondary_sim, &err), err);
@@ -177,6 +178,7 @@ void pair_start_primary(struct pair *p, const char *uri)
 	pair_settings(&cfg, pair_common_settings());
 	pair_settings(&cfg, p->opt.primary);
 	cfg.identity = sim_identity(p->primary_sim);
+	cfg.witness = p->opt.witness;
 	cfg.peer = uri;
 	cfg.record = recording("primary", record, sizeof(record));
 	CHECK_OK(sim_start(p->primary_sim, &err), err);

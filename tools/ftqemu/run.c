@@ -178,6 +178,10 @@ static int begin_session(struct run *r, enum ft_role role, struct ft_error *err)
 	if (!rc && r->control)
 		ft_control_set_session(r->control, r->session);
 	if (!rc)
+		rc = ft_session_acquire(r->session, err);
+	if (!rc && r->role == ROLE_PRIMARY) /* not before it is known that it runs nowhere else */
+		rc = machine_start(r->machine, err);
+	if (!rc)
 		rc = ft_session_start(r->session, err);
 	if (rc) {
 		end_session(r);
@@ -482,8 +486,6 @@ static int live(struct run *r)
 	struct ft_error err = { 0 };
 	int rc = open_control(r, &err);
 
-	if (!rc && r->role == ROLE_PRIMARY)
-		rc = machine_start(r->machine, &err);
 	if (!rc)
 		rc = begin_session(r, r->role == ROLE_SECONDARY ? FT_ROLE_SECONDARY : FT_ROLE_PRIMARY, &err);
 	if (rc) {
