@@ -96,8 +96,8 @@ static void plan_zero(struct slab_plan *out, uint64_t number)
 
 static void plan_data(struct slab_plan *out, uint64_t number, const uint8_t *page, uint32_t slot)
 {
-	out->nr_data++;
-	out->data_digest += digest_page(page, number);
+	out->page_digest[out->nr_data] = digest_page(page, number);
+	out->data_digest += out->page_digest[out->nr_data++];
 	if (extend(out->data, &out->nr_data_runs, number))
 		out->data_slot[out->nr_data_runs - 1] = slot;
 }

@@ -45,6 +45,7 @@ struct slab_plan {
 	uint32_t nr_data_runs, nr_zero_runs;
 	struct page_run data[SLAB_PAGES];    /* neighbouring page numbers; also neighbours in the slab's memory */
 	uint32_t data_slot[SLAB_PAGES];	     /* slab slot of a data run's first page */
+	uint64_t page_digest[SLAB_PAGES];    /* of each data page */
 	struct page_run zero[SLAB_PAGES];
 	uint64_t data_digest, zero_digest, delta_digest;
 	uint32_t packed_len[SLAB_PAGES];     /* of each delta, with its page number in front */

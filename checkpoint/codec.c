@@ -31,6 +31,7 @@ static const struct record_type types[] = {
 	{ FTW_SIDE_DATA, "side-data", 9, 8 + FTW_SIDE_PIECE_MAX, RECORD_EPOCH_MUST, "primary", "1" },
 	{ FTW_NOTIFY_SLAB, "notify-slab", 40, 24 + 16 * FTW_RUNS_MAX, RECORD_EPOCH_MUST, "primary", "data" },
 	{ FTW_NOTIFY_DELTA, "notify-delta", 32, 16 + FTW_DELTA_BYTES_MAX, RECORD_EPOCH_MUST, "primary", "data" },
+	{ FTW_PAGE_CHECKS, "page-checks", 12, 8 + 4 * FTW_NOTIFY_PAGES_MAX, RECORD_EPOCH_MUST, "primary", "data" },
 	{ FTW_ACK, "ack", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_APPLIED, "applied", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
 	{ FTW_WORKING, "working", 0, 0, RECORD_EPOCH_MUST, "secondary", "0" },
@@ -749,6 +750,51 @@ const uint8_t *deltas_next(const struct deltas *d, uint32_t *at, uint64_t *page)
 	*page = from_be64(wire);
 	*at += (uint32_t)sizeof(wire) + delta_length(delta, d->octets_bytes);
 	return delta;
+}
+
+/* -- page-checks -- */
+
+size_t create_page_checks(void *buf, uint64_t epoch, uint32_t seq, const uint64_t *digest, uint32_t count)
+{
+	struct writer w = begin(buf, FTW_PAGE_CHECKS, epoch, seq);
+	const struct ftw_page_checks b = { .count = to_be32(count) };
+
+	assert(count && count <= FTW_NOTIFY_PAGES_MAX);
+	put(&w, &b, sizeof(b));
+	for (uint32_t i = 0; i < count; i++) {
+		const ft_be32 check = to_be32((uint32_t)digest[i]);
+
+		put(&w, &check, sizeof(check));
+	}
+	return finish(&w);
+}
+
+int consume_page_checks(struct cursor *body, struct page_checks *out, struct ft_error *err)
+{
+	struct ftw_page_checks w;
+	struct page_checks c;
+
+	if (!rd_copy(body, &w, sizeof(w)))
+		return bad_length(err, body);
+	c.count = from_be32(w.count);
+	if (!c.count || c.count > FTW_NOTIFY_PAGES_MAX)
+		return bad(err, FTW_PAGE_CHECKS, "%" PRIu32 " pages, it must be 1 to %u", c.count,
+			   FTW_NOTIFY_PAGES_MAX);
+	if (from_be32(w.reserved))
+		return bad(err, FTW_PAGE_CHECKS, "reserved field is not 0");
+	c.octets = rd_bytes(body, (uint64_t)c.count * sizeof(ft_be32));
+	if (!rd_done(body))
+		return bad_length(err, body);
+	*out = c;
+	return 0;
+}
+
+uint32_t page_check(const struct page_checks *c, uint32_t i)
+{
+	ft_be32 wire;
+
+	memcpy(&wire, c->octets + (size_t)i * sizeof(wire), sizeof(wire));
+	return from_be32(wire);
 }
 
 /* -- device-state -- */

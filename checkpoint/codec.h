@@ -87,6 +87,10 @@ struct deltas {
 	const uint8_t *octets; /* checked: so many deltas, each with its page number in front; in range of nr_pages_space, ascending */
 	uint32_t octets_bytes;
 };
+struct page_checks {
+	uint32_t count;
+	const uint8_t *octets; /* 4 for each page, see page_check() */
+};
 struct room {
 	uint64_t slots, freed;
 };
@@ -138,6 +142,10 @@ size_t create_deltas(void *buf, uint64_t epoch, uint32_t seq, const void *octets
 int consume_deltas(struct cursor *body, uint64_t nr_pages_space, struct deltas *out, struct ft_error *err);
 /* deltas_next - the next one of a record that was consumed, from @*at on, which is 0 at first.  Returns the delta, NULL: there are no more. */
 const uint8_t *deltas_next(const struct deltas *d, uint32_t *at, uint64_t *page);
+/* create_page_checks - of each digest its low 32 bits. */
+size_t create_page_checks(void *buf, uint64_t epoch, uint32_t seq, const uint64_t *digest, uint32_t count);
+int consume_page_checks(struct cursor *body, struct page_checks *out, struct ft_error *err);
+uint32_t page_check(const struct page_checks *c, uint32_t i);
 size_t create_device_state(void *buf, uint64_t epoch, uint32_t seq, uint64_t total, uint64_t offset, const void *data, uint32_t len);
 int consume_device_state(struct cursor *body, struct device_state *out, struct ft_error *err);
 /* side_data_octets - where create_side_data() finds its octets: room for FTW_SIDE_PIECE_MAX of them, to be filled before the call. */

@@ -46,6 +46,7 @@ enum ftw_type {
 	FTW_SIDE_DATA = 0x14,	  /* p -> s, data lane 1 */
 	FTW_NOTIFY_SLAB = 0x15,	  /* p -> s, data lane of its writes, slab placement */
 	FTW_NOTIFY_DELTA = 0x16,  /* p -> s, data lane, mirror placement, under its capability */
+	FTW_PAGE_CHECKS = 0x17,	  /* p -> s, data lane, in front of the record that tells the pages, under its capability */
 	FTW_ACK = 0x20,		  /* s -> p, lane 0: the whole epoch is held */
 	FTW_APPLIED = 0x21,	  /* s -> p, lane 0: the receive image is free for the next epoch */
 	FTW_WORKING = 0x22,	  /* s -> p, lane 0: its machine takes long over the side stream */
@@ -70,6 +71,7 @@ static_assert(sizeof(struct ftw_record) == 24, "wire layout");
 /* Capabilities. */
 #define FTW_CAP_SIDE_STREAM UINT64_C(1) /* needed: the primary's machine has a side stream */
 #define FTW_CAP_DELTA UINT64_C(2)	/* needed: the primary may send notify-delta */
+#define FTW_CAP_PAGE_CHECKS UINT64_C(4) /* needed: the primary may send page-checks */
 
 enum ftw_placement { FTW_PLACEMENT_MIRROR = 1, FTW_PLACEMENT_SLAB = 2 };
 enum ftw_mode { FTW_MODE_CHECKPOINT = 1, FTW_MODE_COLO = 2 };
@@ -139,6 +141,12 @@ struct ftw_deltas {
 };
 static_assert(sizeof(struct ftw_deltas) == 16, "wire layout");
 static_assert(sizeof(struct ftw_record) + sizeof(struct ftw_deltas) + FTW_DELTA_BYTES_MAX == FTW_RECORD_MAX, "limit");
+
+struct ftw_page_checks {
+	ft_be32 count; /* pages, <= FTW_NOTIFY_PAGES_MAX: those of the next record on the lane; for each 4 octets follow, the low ones of its digest */
+	ft_be32 reserved;
+};
+static_assert(sizeof(struct ftw_page_checks) == 8, "wire layout");
 
 struct ftw_room {
 	ft_be64 slots; /* pages of the ring; the same in each room of a connection */

@@ -206,6 +206,8 @@ void standby_connect(struct standby *s, uint32_t lanes, uint32_t slab_epochs)
 	memset(s->seq, 0, sizeof(s->seq));
 	memset(s->ended, 0, sizeof(s->ended));
 	memset(s->lane_end, 0, sizeof(s->lane_end));
+	for (uint32_t lane = 0; lane <= FTW_LANES_MAX; lane++)
+		s->checks[lane].nr = 0;
 	s->broken = s->making_room = false;
 	standby_check(s);
 }
@@ -253,14 +255,43 @@ static int check_held(const struct standby *s, const struct record_head *head, s
 	return 0;
 }
 
-/* Of pages that lie one behind the other at @at. */
-static uint64_t digest_run(struct page_run run, const uint8_t *at)
-{
-	uint64_t sum = 0;
+/* The pages of a record, one by one: their digest, and which are not what page-checks said. */
+struct tally {
+	uint64_t digest;
+	uint32_t nr;
+	const struct checks *checks; /* NULL: none came */
+	uint32_t nr_bad;
+	uint64_t first_bad;
+};
 
+static int tally_begin(const struct standby *s, const struct record_head *head, uint32_t nr_pages, struct tally *t,
+		       struct ft_error *err)
+{
+	const struct checks *c = &s->checks[s->lane];
+
+	*t = (struct tally){ .checks = c->nr ? c : NULL };
+	if (c->nr && (c->epoch != head->epoch || c->nr != nr_pages))
+		return refuse(err, -EPROTO, head,
+			      "it tells %u pages, the page-checks in front of it were of %u pages of epoch %" PRIu64,
+			      nr_pages, c->nr, c->epoch);
+	return 0;
+}
+
+static void tally_page(struct tally *t, const uint8_t *at, uint64_t page)
+{
+	uint64_t digest = digest_page(at, page);
+
+	t->digest += digest;
+	if (t->checks && t->checks->check[t->nr] != (uint32_t)digest && !t->nr_bad++)
+		t->first_bad = page;
+	t->nr++;
+}
+
+/* Of pages that lie one behind the other at @at. */
+static void tally_run(struct tally *t, struct page_run run, const uint8_t *at)
+{
 	for (uint64_t i = 0; i < run.nr; i++)
-		sum += digest_page(at + i * FT_PAGE_SIZE, run.first + i);
-	return sum;
+		tally_page(t, at + i * FT_PAGE_SIZE, run.first + i);
 }
 
 static uint64_t digest_zeros(struct page_run run)
@@ -272,13 +303,10 @@ static uint64_t digest_zeros(struct page_run run)
 	return sum;
 }
 
-static uint64_t digest_ring_run(const struct ring *ring, uint64_t position, struct page_run run)
+static void tally_ring_run(struct tally *t, const struct ring *ring, uint64_t position, struct page_run run)
 {
-	uint64_t sum = 0;
-
 	for (uint64_t i = 0; i < run.nr; i++)
-		sum += digest_page(ring_at(ring, position + i), run.first + i);
-	return sum;
+		tally_page(t, ring_at(ring, position + i), run.first + i);
 }
 
 static void note_run(struct incoming *in, struct page_run run, bool zero)
@@ -302,19 +330,33 @@ static int check_runs(struct standby *s, const struct record_head *head, const s
 	return rc;
 }
 
-static int check_digest(const struct record_head *head, const struct runs *r, uint64_t digest, struct ft_error *err)
+static int check_digest(const struct record_head *head, uint32_t nr_pages, uint64_t announced, uint64_t digest,
+			struct ft_error *err)
 {
-	if (digest == r->digest)
+	if (digest == announced)
 		return 0;
 	return refuse(err, -EBADMSG, head, "digest of %u pages is %016" PRIx64 ", %016" PRIx64 " was announced",
-		      r->nr_pages, digest, r->digest);
+		      nr_pages, digest, announced);
+}
+
+static int check_tally(const struct standby *s, const struct record_head *head, const struct tally *t, uint64_t digest,
+		       struct ft_error *err)
+{
+	const struct region *region = region_of_page(s->regions, t->first_bad);
+
+	if (t->nr_bad && region)
+		return refuse(err, -EBADMSG, head,
+			      "page %" PRIu64 " (%s, octet %" PRIu64 ") is not what was sent; of %u pages %u are not",
+			      t->first_bad, region->name, (t->first_bad - region->first_page) * FT_PAGE_SIZE, t->nr,
+			      t->nr_bad);
+	return check_digest(head, t->nr, digest, t->digest, err);
 }
 
 /* The digest is taken at once: the pages have just been put into the image and are hot. */
 static int take_write(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
 		      struct ft_error *err)
 {
-	uint64_t digest = 0;
+	struct tally t;
 	struct runs r;
 	int rc = consume_runs(body, s->regions->nr_pages, &r, err);
 
@@ -322,11 +364,13 @@ static int take_write(struct standby *s, struct incoming *in, const struct recor
 		rc = refuse(err, -EPROTO, head, "the placement is slab");
 	if (!rc)
 		rc = check_runs(s, head, &r, err);
+	if (!rc)
+		rc = tally_begin(s, head, r.nr_pages, &t, err);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < r.count; i++)
-		digest += digest_run(run_at(&r, i), s->image + run_at(&r, i).first * FT_PAGE_SIZE);
-	rc = check_digest(head, &r, digest, err);
+		tally_run(&t, run_at(&r, i), s->image + run_at(&r, i).first * FT_PAGE_SIZE);
+	rc = check_tally(s, head, &t, r.digest, err);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < r.count; i++) {
@@ -335,7 +379,7 @@ static int take_write(struct standby *s, struct incoming *in, const struct recor
 		note_run(in, run, false);
 		s->nr_landed += bitmap_set_run(s->landed, run.first, run.nr);
 	}
-	in->digest += digest;
+	in->digest += t.digest;
 	return 0;
 }
 
@@ -373,30 +417,33 @@ static int check_deltas(const struct standby *s, const struct record_head *head,
 static int take_delta(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
 		      struct ft_error *err)
 {
-	uint64_t digest = 0, page;
 	const uint8_t *delta;
 	struct deltas d;
+	struct tally t;
 	uint32_t at = 0;
+	uint64_t page;
 	int rc = consume_deltas(body, s->regions->nr_pages, &d, err);
 
 	if (!rc)
 		rc = check_deltas(s, head, &d, err);
+	if (!rc)
+		rc = tally_begin(s, head, d.count, &t, err);
 	if (rc)
 		return rc;
 	while ((delta = deltas_next(&d, &at, &page))) {
 		uint8_t *to = base_of_delta(s, in, page);
 
 		delta_unpack(to, delta);
-		digest += digest_page(to, page);
+		tally_page(&t, to, page);
 	}
-	rc = check_digest(head, &(struct runs){ .nr_pages = d.count, .digest = d.digest }, digest, err);
+	rc = check_tally(s, head, &t, d.digest, err);
 	if (rc)
 		return rc;
 	for (at = 0; deltas_next(&d, &at, &page);) {
 		note_run(in, (struct page_run){ page, 1 }, false);
 		s->nr_landed += bitmap_set_run(s->landed, page, 1);
 	}
-	in->digest += digest;
+	in->digest += t.digest;
 	return 0;
 }
 
@@ -413,7 +460,7 @@ static int take_zero(struct standby *s, struct incoming *in, const struct record
 		return rc;
 	for (uint32_t i = 0; i < r.count; i++)
 		digest += digest_zeros(run_at(&r, i));
-	rc = check_digest(head, &r, digest, err);
+	rc = check_digest(head, r.nr_pages, r.digest, digest, err);
 	if (rc)
 		return rc;
 	for (uint32_t i = 0; i < r.count; i++)
@@ -471,8 +518,9 @@ static void tell_ring(struct standby *s, struct incoming *in, const struct slab_
 static int take_slab(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
 		     struct ft_error *err)
 {
-	uint64_t digest = 0, position;
 	struct slab_runs r;
+	uint64_t position;
+	struct tally t;
 	int rc = consume_slab_runs(body, s->regions->nr_pages, &r, err);
 
 	if (!rc && !s->slab)
@@ -481,16 +529,36 @@ static int take_slab(struct standby *s, struct incoming *in, const struct record
 		rc = check_runs(s, head, &r.runs, err);
 	if (!rc)
 		rc = check_position(s, head, r.position, r.runs.nr_pages, err);
+	if (!rc)
+		rc = tally_begin(s, head, r.runs.nr_pages, &t, err);
 	if (rc)
 		return rc;
 	position = r.position;
 	for (uint32_t i = 0; i < r.runs.count; position += run_at(&r.runs, i).nr, i++)
-		digest += digest_ring_run(&s->ring, position, run_at(&r.runs, i));
-	rc = check_digest(head, &r.runs, digest, err);
+		tally_ring_run(&t, &s->ring, position, run_at(&r.runs, i));
+	rc = check_tally(s, head, &t, r.runs.digest, err);
 	if (rc)
 		return rc;
 	tell_ring(s, in, &r);
-	in->digest += digest;
+	in->digest += t.digest;
+	return 0;
+}
+
+/* Kept for the record that tells these pages. */
+static int take_checks(struct standby *s, struct incoming *in, const struct record_head *head, struct cursor *body,
+		       struct ft_error *err)
+{
+	struct checks *kept = &s->checks[s->lane];
+	struct page_checks c;
+	int rc = consume_page_checks(body, &c, err);
+
+	(void)in;
+	if (rc)
+		return rc;
+	kept->epoch = head->epoch;
+	kept->nr = c.count;
+	for (uint32_t i = 0; i < c.count; i++)
+		kept->check[i] = page_check(&c, i);
 	return 0;
 }
 
@@ -588,6 +656,20 @@ static int take_commit(struct standby *s, struct incoming *in, const struct reco
 
 /* -- commit -- */
 
+static bool tells_pages(uint32_t type)
+{
+	return type == FTW_NOTIFY_WRITE || type == FTW_NOTIFY_SLAB || type == FTW_NOTIFY_DELTA;
+}
+
+/* Behind page-checks comes what they are of. */
+static int check_checks(struct standby *s, uint32_t lane, const struct record_head *head, struct ft_error *err)
+{
+	if (!s->checks[lane].nr || tells_pages(head->type))
+		return 0;
+	return refuse(err, -EPROTO, head, "it stands behind page-checks of %u pages on lane %u, which nothing told",
+		      s->checks[lane].nr, lane);
+}
+
 static int verify(const struct incoming *in, struct ft_error *err)
 {
 	const struct record_head head = { .type = FTW_COMMIT, .epoch = in->epoch };
@@ -618,6 +700,7 @@ static int verify(const struct incoming *in, struct ft_error *err)
 static int settle(struct standby *s, enum standby_event *event, struct ft_error *err)
 {
 	struct incoming *in = standby_box(s, s->committed + 1);
+	const struct record_head end = { .type = FTW_COMMIT, .epoch = in->epoch };
 	int rc;
 
 	if (s->committed + 1 > s->applied + s->window || !in->commit_pending)
@@ -626,6 +709,9 @@ static int settle(struct standby *s, enum standby_event *event, struct ft_error 
 		if (ahead(s->seq[lane], in->commit.seq[lane - 1]) < 0)
 			return 0;
 	rc = verify(in, err);
+	for (uint32_t lane = 1; !rc && lane <= s->lanes; lane++)
+		if (s->checks[lane].epoch == in->epoch)
+			rc = check_checks(s, lane, &end, err);
 	if (rc)
 		return rc;
 	in->whole = true;
@@ -667,6 +753,7 @@ static const struct kind {
 	{ FTW_NOTIFY_WRITE, 1, FTW_LANES_MAX, take_write, STANDBY_NOTHING },
 	{ FTW_NOTIFY_SLAB, 1, FTW_LANES_MAX, take_slab, STANDBY_NOTHING },
 	{ FTW_NOTIFY_DELTA, 1, FTW_LANES_MAX, take_delta, STANDBY_NOTHING },
+	{ FTW_PAGE_CHECKS, 1, FTW_LANES_MAX, take_checks, STANDBY_NOTHING },
 	{ FTW_ZERO_PAGES, 1, FTW_LANES_MAX, take_zero, STANDBY_NOTHING },
 	{ FTW_DEVICE_STATE, 1, 1, take_state, STANDBY_NOTHING },
 	{ FTW_SIDE_DATA, 1, 1, take_side, STANDBY_SIDE },
@@ -761,11 +848,15 @@ static int take(struct standby *s, const struct kind *kind, uint32_t lane, const
 	}
 	if (kind->take) {
 		rc = check_epoch(s, lane, head, err);
+		if (!rc)
+			rc = check_checks(s, lane, head, err);
 		if (rc)
 			return rc;
 		in = begin_epoch(s, head->epoch);
 		s->lane = lane;
 		rc = kind->take(s, in, head, body, err);
+		if (tells_pages(head->type))
+			s->checks[lane].nr = 0;
 	}
 	if (rc)
 		return rc;

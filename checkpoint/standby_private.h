@@ -33,6 +33,13 @@ struct incoming {
 	uint64_t ring_begin, ring_end; /* its first position, and behind its last */
 };
 
+/* What page-checks said of the pages that the next record of its lane tells. */
+struct checks {
+	uint64_t epoch;
+	uint32_t nr; /* 0: nothing */
+	uint32_t check[FTW_NOTIFY_PAGES_MAX];
+};
+
 struct standby {
 	/* set by create, then constant */
 	const struct region_table *regions;
@@ -54,6 +61,7 @@ struct standby {
 	uint32_t seq[FTW_LANES_MAX + 1]; /* last record of each lane */
 	uint32_t ended[FTW_LANES_MAX + 1]; /* what the last commit says of each lane */
 	uint64_t lane_end[FTW_LANES_MAX + 1]; /* behind the last position told on it */
+	struct checks checks[FTW_LANES_MAX + 1];
 	bool broken;                     /* a record was refused */
 
 	/* epochs; see the head comment */

@@ -83,7 +83,8 @@ static int check_version(struct greeting *g, struct ft_error *err)
 
 static int check_capabilities(struct secondary *c, struct greeting *g, struct ft_error *err)
 {
-	uint64_t needed = g->hello.capabilities_needed, unknown = needed & ~(FTW_CAP_SIDE_STREAM | FTW_CAP_DELTA);
+	uint64_t needed = g->hello.capabilities_needed,
+		 unknown = needed & ~(FTW_CAP_SIDE_STREAM | FTW_CAP_DELTA | FTW_CAP_PAGE_CHECKS);
 
 	if (unknown)
 		return refuse(g, FTW_CODE_CAPABILITY, err, "hello: needs capabilities 0x%llx, which we do not have",

@@ -14,7 +14,8 @@
 
 static uint64_t capabilities(const struct primary *p, const struct ft_config *cfg)
 {
-	return (p->s->ops.side_read ? FTW_CAP_SIDE_STREAM : 0) | (cfg->delta ? FTW_CAP_DELTA : 0);
+	return (p->s->ops.side_read ? FTW_CAP_SIDE_STREAM : 0) | (cfg->delta ? FTW_CAP_DELTA : 0) |
+	       (cfg->page_checks ? FTW_CAP_PAGE_CHECKS : 0);
 }
 
 static uint16_t wire_placement(const struct ft_config *cfg)
@@ -116,6 +117,7 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 			       ack.heartbeat_misses, ack.heartbeat_ms, cfg->heartbeat_misses, cfg->heartbeat_ms);
 	p->epoch_credits = ack.epoch_credits < cfg->epochs_in_flight ? ack.epoch_credits : cfg->epochs_in_flight;
 	p->uses_ring = slab;
+	p->page_checks = cfg->page_checks;
 	p->heartbeat_ms = ack.heartbeat_ms;
 	p->heartbeat_misses = ack.heartbeat_misses;
 	return 0;

@@ -135,6 +135,7 @@ struct primary {
 	struct benefit benefit; /* so is this */
 	struct past past;	/* and this */
 	enum ft_skip_same skip_same; /* as set */
+	bool page_checks;	/* each record that tells pages has page-checks in front */
 	bool uses_ring;		/* placement slab: pages go into the ring of the secondary */
 	uint64_t ring_position; /* ship thread only: of the next page */
 	_Atomic uint64_t ring_told; /* behind what the secondary may know of */

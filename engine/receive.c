@@ -190,6 +190,7 @@ static bool belongs_on_data_lane(uint32_t type)
 	case FTW_NOTIFY_WRITE:
 	case FTW_NOTIFY_SLAB:
 	case FTW_NOTIFY_DELTA:
+	case FTW_PAGE_CHECKS:
 	case FTW_ZERO_PAGES:
 	case FTW_DEVICE_STATE:
 	case FTW_SIDE_DATA:
@@ -217,6 +218,10 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 	case FTW_NOTIFY_DELTA:
 		if (!(c->capabilities & FTW_CAP_DELTA))
 			return err_set(err, -EPROTO, "notify-delta, and hello named no deltas");
+		return on_epoch_record(c, rx, lane, msg, len, err);
+	case FTW_PAGE_CHECKS:
+		if (!(c->capabilities & FTW_CAP_PAGE_CHECKS))
+			return err_set(err, -EPROTO, "page-checks, and hello named none");
 		return on_epoch_record(c, rx, lane, msg, len, err);
 	case FTW_NOTIFY_WRITE:
 	case FTW_NOTIFY_SLAB:

@@ -255,12 +255,29 @@ static int write_ring(struct primary *p, const struct slab *slab, uint32_t lane,
 	return r ? r : write_gathered(p, &g, lane, ticket, err);
 }
 
+/* In front of the record that tells these pages; with it, or a page that is not what was sent can be named. */
+static int tell_checks(struct primary *p, uint32_t lane, uint64_t epoch, const uint64_t *digest, uint32_t nr,
+		       struct ft_error *err)
+{
+	uint32_t seq;
+	void *buf;
+
+	if (!p->page_checks || !nr)
+		return 0;
+	buf = link_begin(p->link, lane, &seq);
+	return link_end(p->link, lane, create_page_checks(buf, epoch, seq, digest, nr), send_deadline(p), err);
+}
+
 static int tell_ring(struct primary *p, uint32_t lane, uint64_t epoch, uint64_t position, struct ft_error *err)
 {
 	const struct slab_plan *plan = p->plan;
+	int r = tell_checks(p, lane, epoch, plan->page_digest, plan->nr_data, err);
 	uint32_t seq;
-	void *buf = link_begin(p->link, lane, &seq);
+	void *buf;
 
+	if (r)
+		return r;
+	buf = link_begin(p->link, lane, &seq);
 	return link_end(p->link, lane,
 			create_slab_runs(buf, epoch, seq, position, plan->data, plan->nr_data_runs, plan->data_digest),
 			send_deadline(p), err);
@@ -296,6 +313,8 @@ static int ship_mirror(struct primary *p, const struct slab *slab, uint32_t lane
 	const struct slab_plan *plan = p->plan;
 	int r = write_runs(p, slab, lane, ticket, err);
 
+	if (!r)
+		r = tell_checks(p, lane, slab->epoch, plan->page_digest, plan->nr_data, err);
 	return r ? r
 		 : tell_runs(p, FTW_NOTIFY_WRITE, lane, slab->epoch, plan->data, plan->nr_data_runs, plan->data_digest,
 			     err);
@@ -332,6 +351,9 @@ static int tell_deltas(struct primary *p, uint32_t lane, uint64_t epoch, struct 
 			len += plan->packed_len[i];
 			digest += plan->packed_digest[i];
 		}
+		r = tell_checks(p, lane, epoch, plan->packed_digest + first, i - first, err);
+		if (r)
+			return r;
 		buf = link_begin(p->link, lane, &seq);
 		r = link_end(p->link, lane, create_deltas(buf, epoch, seq, plan->packed + from, len, i - first, digest),
 			     send_deadline(p), err);

@@ -747,7 +747,7 @@ int main(int argc, char **argv)
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	for (unsigned i = 0; i < (quick ? 3u : 5u) && is_wanted("pause"); i++)
 		bench_pause(pages[i], quick ? 1 : 3, quick ? 10 : pages[i] < 10000 ? 40 : 24);
-	for (unsigned i = quick ? 2 : 3; i < (quick ? 3u : 5u) && is_wanted("ship"); i++)
+	for (unsigned i = 2; i < (quick ? 3u : 5u) && is_wanted("ship"); i++)
 		for (int layout = SPREAD; layout <= RUN; layout += RUN - SPREAD)
 			bench_ship(pages[i], (enum layout)layout, quick ? 1 : 3, quick ? 5 : 15);
 	for (int layout = GIB; layout >= SPREAD && is_wanted("size"); layout--)

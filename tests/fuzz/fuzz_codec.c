@@ -153,6 +153,19 @@ static void use_reason(struct cursor *body, struct ft_error *err)
 	check(record_code_name(r.code) != NULL);
 }
 
+static void use_page_checks(struct cursor *body, struct ft_error *err)
+{
+	struct page_checks c;
+	uint32_t sum = 0;
+
+	if (consume_page_checks(body, &c, err))
+		return;
+	check(c.count && c.count <= FTW_NOTIFY_PAGES_MAX);
+	for (uint32_t i = 0; i < c.count; i++)
+		sum += page_check(&c, i); /* all of them lie in the record: the sanitizer looks */
+	check(sum || c.count);
+}
+
 static void use_rest(uint32_t type, struct cursor *body, struct ft_error *err)
 {
 	struct commit commit;
@@ -201,6 +214,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 		break;
 	case FTW_NOTIFY_DELTA:
 		use_deltas(&body, &err);
+		break;
+	case FTW_PAGE_CHECKS:
+		use_page_checks(&body, &err);
 		break;
 	case FTW_SIDE_DATA:
 		use_side_data(&body, &err);

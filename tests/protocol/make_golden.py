@@ -20,7 +20,8 @@ from xxh3 import xxh3
 M64 = 0xFFFFFFFFFFFFFFFF
 PAGES = 256  # of the page space: region "pc.ram" has pages 0 to 99, "vga.vram" 128 to 143
 (HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS, SIDE, WORKING,
- SLAB, ROOM, DELTA) = (1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22, 0x15, 0x23, 0x16)
+ SLAB, ROOM, DELTA, CHECKS) = (1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22, 0x15, 0x23, 0x16,
+                                0x17)
 SLOTS = 512  # of the ring, as few as may be
 
 
@@ -155,6 +156,11 @@ class Stream:
         for first, nr in runs_of(pages):
             self.write(lane, first, nr, epoch)
         self.notify(lane, pages, epoch)
+
+    def checks(self, lane, pages, epoch, off=0, reserved=0, more=b""):
+        """Of the pages that come next."""
+        self.send("P", lane, CHECKS, struct.pack(">II", len(pages), reserved) +
+                  b"".join(struct.pack(">I", (page_digest(p, epoch) + off) & 0xFFFFFFFF) for p in pages) + more, epoch)
 
     def deltas(self, lane, pages, epoch, off=0):
         """Pages of which every word differs."""
@@ -398,6 +404,31 @@ def good_delta():
     s.deltas(1, [2], 2)
     s.commit(2)
     s.ack(2)
+    return s
+
+
+def good_checks():
+    """Page-checks in front of a notify-write, a notify-delta and, in another connection, a notify-slab; not of all; something unknown between."""
+    s = Stream()
+    s.begin(hello(needed=6), ack=hello_ack(caps=6))
+    s.checks(1, [1, 2, 3], 1)
+    s.data_pages(1, [1, 2, 3], 1)
+    s.data_pages(2, [60], 1)
+    s.commit(1)
+    s.ack(1)
+    s.applied(1)
+    s.checks(1, [1, 3], 2)
+    s.send("P", 1, 0x80000077, b"later", 2)
+    s.deltas(1, [1, 3], 2)
+    s.commit(2)
+    s.ack(2)
+    s.close()
+    s.begin_slab(needed=4)
+    s.write_ring(1, 0, [7, 9], 1)
+    s.checks(1, [7, 9], 1)
+    s.notify_slab(1, 0, [7, 9], 1)
+    s.commit(1)
+    s.ack(1)
     return s
 
 
@@ -1543,10 +1574,73 @@ def bad_delta_data_count():
     return s
 
 
+# ---- page-checks ----
+
+
+def checks_started(caps=4):
+    s = Stream()
+    s.begin(hello(needed=caps), ack=hello_ack(caps=caps))
+    return s
+
+
+@bad("page-checks of epoch 1: hello named none")
+def bad_checks_unasked():
+    s = checks_started(caps=0)
+    s.checks(1, [1], 1)
+    return s
+
+
+@bad("page-checks of epoch 1: reserved field is not 0", 1)
+def bad_checks_reserved():
+    s = checks_started()
+    s.checks(1, [1], 1, reserved=1)
+    return s
+
+
+@bad("page-checks of epoch 1: its length and its counts do not agree", 1)
+def bad_checks_length():
+    s = checks_started()
+    s.checks(1, [1], 1, more=b"four")
+    return s
+
+
+@bad("notify-write of epoch 1: page 1 is not what page-checks say")
+def bad_checks_page():
+    s = checks_started()
+    s.checks(1, [1], 1, off=1)
+    s.data_pages(1, [1], 1)
+    return s
+
+
+@bad("notify-write of epoch 1: it tells 2 pages, the page-checks in front were of 1 of epoch 1")
+def bad_checks_count():
+    s = checks_started()
+    s.checks(1, [1], 1)
+    s.data_pages(1, [1, 2], 1)
+    return s
+
+
+@bad("zero-pages of epoch 1: behind page-checks, which nothing told")
+def bad_checks_zero():
+    s = checks_started()
+    s.checks(1, [1], 1)
+    s.zero_pages(1, [1], 1)
+    return s
+
+
+@bad("commit of epoch 1: page-checks that nothing told")
+def bad_checks_end():
+    s = checks_started()
+    s.data_pages(1, [1], 1)
+    s.checks(1, [1], 1)
+    s.commit(1)
+    return s
+
+
 def main(folder):
     lines = []
     for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload, good_side, good_side_refused,
-                     good_slab, good_slab_long, good_slab_secondary, good_delta):
+                     good_slab, good_slab_long, good_slab_secondary, good_delta, good_checks):
         lines.append((function.__name__, function(), 0, "ok: "))
     for function, status, sentence in BAD:
         lines.append((function.__name__, function(), status, sentence))

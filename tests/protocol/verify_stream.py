@@ -30,6 +30,7 @@ RECORDS = {
     0x14: ("side-data", 9, 8 + 65504, "yes", "primary", "1"),  # FTW_SIDE_DATA
     0x15: ("notify-slab", 40, 24 + 16 * 2048, "yes", "primary", "data"),  # FTW_NOTIFY_SLAB
     0x16: ("notify-delta", 32, 16 + 65496, "yes", "primary", "data"),  # FTW_NOTIFY_DELTA
+    0x17: ("page-checks", 12, 8 + 4 * 2048, "yes", "primary", "data"),  # FTW_PAGE_CHECKS
     0x20: ("ack", 0, 0, "yes", "secondary", "0"),  # FTW_ACK
     0x21: ("applied", 0, 0, "yes", "secondary", "0"),  # FTW_APPLIED
     0x22: ("working", 0, 0, "yes", "secondary", "0"),  # FTW_WORKING
@@ -40,7 +41,7 @@ RECORDS = {
     0x80000001: ("sync-progress", 24, 24, "any", "primary", "0"),  # FTW_SYNC_PROGRESS
 }
 OPTIONAL = 0x80000000  # FTW_OPTIONAL: the bit
-SIDE_STREAM, DELTA = 1, 2  # the capabilities
+SIDE_STREAM, DELTA, PAGE_CHECKS = 1, 2, 4  # the capabilities
 
 
 class Bad(Exception):
@@ -192,6 +193,7 @@ class Connection:
         self.committed = self.whole = self.acked = self.applied = 0
         self.lane_epoch = {}  # lane: epoch of its last record
         self.content = {}  # page: as it was told last, None where that is not in the file; mirror placement with deltas only
+        self.checks = {}  # lane: epoch and checks of the pages that its next record tells
         self.untold = {}  # (lane, page): payload, written to window 0 but not told yet
         self.ring = None  # from the first room on
         self.writes_recorded = False
@@ -247,6 +249,8 @@ class Connection:
             need(lanes != "1" or entry.lane == 1, "%s: on lane %d", self.what, entry.lane)
         need(not self.hello or entry.lane <= self.hello["lanes"], "%s: on lane %d of %d", self.what, entry.lane,
              self.hello and self.hello["lanes"])
+        need(entry.lane not in self.checks or kind in (0x10, 0x15, 0x16) or kind not in RECORDS,
+             "%s: behind page-checks, which nothing told", self.what)
         if kind in (0x31, 0x32):
             return
         if kind == 0x01:
@@ -423,8 +427,28 @@ class Connection:
             need(e.lane_of.setdefault(page, lane) == lane, "%s: page %d was told on lane %d, and now on lane %d", self.what,
                  page, e.lane_of[page], lane)
 
-    def data_pages(self, e, pages, octets, digest):
+    def on_page_checks(self, entry, epoch, seq, b):
+        need(self.hello["needed"] & PAGE_CHECKS, "%s: hello named none", self.what)
+        self.under_way(entry, epoch, seq)
+        count, reserved = struct.unpack_from(">II", b)
+        need(1 <= count <= 2048, "%s: %d pages", self.what, count)
+        need(reserved == 0, "%s: reserved field is not 0", self.what)
+        need(len(b) == 8 + 4 * count, "%s: its length and its counts do not agree", self.what)
+        self.checks[entry.lane] = epoch, struct.unpack_from(">%dI" % count, b, 8)
+
+    def checked(self, lane, epoch, pages, octets):
+        """What page-checks in front of it said, if there were any."""
+        said, checks = self.checks.pop(lane, (epoch, None))
+        if checks is None:
+            return
+        need(said == epoch and len(checks) == len(pages), "%s: it tells %d pages, the page-checks in front were of %d of epoch %d",
+             self.what, len(pages), len(checks), said)
+        for page, o, check in zip(pages, octets, checks):
+            need(o is None or xxh3(o, page) & M32 == check, "%s: page %d is not what page-checks say", self.what, page)
+
+    def data_pages(self, e, lane, epoch, pages, octets, digest):
         """@octets: of each page, None where they are not in the file."""
+        self.checked(lane, epoch, pages, octets)
         if all(octets):
             total = sum(xxh3(o, page) for page, o in zip(pages, octets)) & M64
             need(total == digest, "%s: digest of its pages is %016x, not %016x", self.what, total, digest)
@@ -443,7 +467,7 @@ class Connection:
             for page in pages:
                 need((entry.lane, page) in self.untold, "%s: page %d was not written on lane %d", self.what, page, entry.lane)
             octets = [self.untold.pop((entry.lane, page)) for page in pages]
-        self.data_pages(e, pages, octets, digest)
+        self.data_pages(e, entry.lane, epoch, pages, octets, digest)
         self.keep(pages, octets)
 
     def keep(self, pages, octets):
@@ -485,7 +509,7 @@ class Connection:
             octets.append(made)
         need(at == len(b), "%s: its length and its counts do not agree", self.what)
         self.told(e, entry.lane, pages)
-        self.data_pages(e, pages, octets, digest)
+        self.data_pages(e, entry.lane, epoch, pages, octets, digest)
         self.keep(pages, octets)
 
     def on_notify_slab(self, entry, epoch, seq, b):
@@ -501,7 +525,7 @@ class Connection:
         if self.writes_recorded or entry.direction == 1:
             octets = [self.take_written(epoch, entry.lane, position) for position in range(first, end)]
         self.ring.tell(epoch, entry.lane, first, end)
-        self.data_pages(e, pages, octets, digest)
+        self.data_pages(e, entry.lane, epoch, pages, octets, digest)
 
     def take_written(self, epoch, lane, position):
         written = self.ring.written.pop(position, None)
@@ -580,6 +604,7 @@ class Connection:
             n = self.whole + 1
             self.check_commit(n, self.epochs[n])
             self.check_untold(n)
+            need(all(epoch != n for epoch, _ in self.checks.values()), "commit of epoch %d: page-checks that nothing told", n)
             del self.epochs[n]
             self.whole = n
 

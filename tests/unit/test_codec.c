@@ -49,6 +49,7 @@ union any_body {
 	struct runs runs;
 	struct slab_runs slab_runs;
 	struct deltas deltas;
+	struct page_checks checks;
 	struct room room;
 	struct device_state state;
 	struct side_data side;
@@ -74,6 +75,8 @@ static int consume_body(uint32_t type, struct cursor *body, union any_body *out,
 		return consume_slab_runs(body, SPACE, &out->slab_runs, err);
 	case FTW_NOTIFY_DELTA:
 		return consume_deltas(body, SPACE, &out->deltas, err);
+	case FTW_PAGE_CHECKS:
+		return consume_page_checks(body, &out->checks, err);
 	case FTW_ROOM:
 		return consume_room(body, &out->room, err);
 	case FTW_DEVICE_STATE:
@@ -360,6 +363,25 @@ static size_t sample_notify_delta(void)
 	return n;
 }
 
+static size_t sample_page_checks(void)
+{
+	static uint64_t digest[FTW_NOTIFY_PAGES_MAX];
+	const uint32_t count = any() % 10 ? 1 + (uint32_t)(any() % 50) : FTW_NOTIFY_PAGES_MAX;
+	const uint64_t epoch = between(1, UINT64_MAX);
+	union any_body out;
+	size_t len;
+
+	for (uint32_t i = 0; i < count; i++)
+		digest[i] = any();
+	len = create_page_checks(buf, epoch, 99, digest, count);
+	must_take(buf, len, FTW_PAGE_CHECKS, &out);
+	must_be_head(len, epoch, 99);
+	cr_assert_eq(out.checks.count, count);
+	for (uint32_t i = 0; i < count; i++)
+		cr_assert_eq(page_check(&out.checks, i), (uint32_t)digest[i]);
+	return len;
+}
+
 static size_t sample_room(void)
 {
 	const uint64_t slots = between(FTW_RING_SLOTS_MIN, FTW_PAGES_MAX), last = UINT64_MAX - slots;
@@ -520,6 +542,7 @@ static const struct sample {
 	{ FTW_SIDE_DATA, sample_side_data },
 	{ FTW_NOTIFY_SLAB, sample_notify_slab },
 	{ FTW_NOTIFY_DELTA, sample_notify_delta },
+	{ FTW_PAGE_CHECKS, sample_page_checks },
 	{ FTW_ACK, sample_ack },
 	{ FTW_APPLIED, sample_applied },
 	{ FTW_WORKING, sample_working },
@@ -654,6 +677,7 @@ static const struct {
 	{ FTW_NOTIFY_SLAB, AT(ftw_runs, nr_pages) },
 	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, nr_pages) },
 	{ FTW_NOTIFY_DELTA, AT(ftw_deltas, count) },
+	{ FTW_PAGE_CHECKS, AT(ftw_page_checks, count) },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, total_bytes) + 4 },
 	{ FTW_REFUSE, AT(ftw_reason, reason_bytes) },
 	{ FTW_BYE, AT(ftw_reason, reason_bytes) },
@@ -710,6 +734,7 @@ static const struct {
 	{ FTW_NOTIFY_SLAB, 8, 8, 0 },
 	{ FTW_DEVICE_STATE, 8, 8, 0 },
 	{ FTW_NOTIFY_DELTA, 8, 8, 0 },
+	{ FTW_PAGE_CHECKS, 8, 8, 0 },
 	{ FTW_SIDE_DATA, 8, 8, 0 },
 	{ FTW_COMMIT, 8, 8, 0 },
 	{ FTW_ACK, 8, 8, 0 },
@@ -792,6 +817,9 @@ static const struct {
 	{ FTW_NOTIFY_DELTA, AT(ftw_deltas, count), 4, UINT32_MAX },
 	{ FTW_NOTIFY_DELTA, HEAD + sizeof(struct ftw_deltas), 8, SPACE },
 	{ FTW_NOTIFY_DELTA, HEAD + sizeof(struct ftw_deltas), 8, UINT64_MAX },
+	{ FTW_PAGE_CHECKS, AT(ftw_page_checks, count), 4, 0 },
+	{ FTW_PAGE_CHECKS, AT(ftw_page_checks, count), 4, FTW_NOTIFY_PAGES_MAX + 1 },
+	{ FTW_PAGE_CHECKS, AT(ftw_page_checks, count), 4, 0x40000001 }, /* times 4 is 4 in 32 bits */
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, total_bytes), 8, 0 },
 	{ FTW_DEVICE_STATE, AT(ftw_device_state, offset), 8, UINT64_MAX },
 	{ FTW_SIDE_DATA, AT(ftw_side_data, offset), 8, INT64_MAX },
@@ -807,6 +835,7 @@ static const struct {
 	{ FTW_NOTIFY_WRITE, HEAD + 16 + offsetof(struct ftw_run, reserved), 4, 1 },
 	{ FTW_NOTIFY_SLAB, SLAB_RUN + offsetof(struct ftw_run, reserved), 4, 1 },
 	{ FTW_NOTIFY_DELTA, AT(ftw_deltas, reserved), 4, 1 },
+	{ FTW_PAGE_CHECKS, AT(ftw_page_checks, reserved), 4, 1 },
 	{ FTW_COMMIT, AT(ftw_commit, reserved), 4, 1 },
 	{ FTW_SYNC_PROGRESS, AT(ftw_sync_progress, reserved), 4, 1 },
 };

@@ -95,7 +95,9 @@ Test(ftbench, figures_are_of_what_came_between_two_looks)
 	a.stats.counter[FT_COUNTER_EPOCHS] = 100;
 	z.stats.counter[FT_COUNTER_EPOCHS] = 200;
 	a.stats.counter[FT_COUNTER_BYTES_SENT] = 1u << 30;
-	z.stats.counter[FT_COUNTER_BYTES_SENT] = (1u << 30) + 2 * 100000 * FT_PAGE_SIZE;
+	z.stats.counter[FT_COUNTER_BYTES_SENT] = (1u << 30) + 2 * 140000 * FT_PAGE_SIZE;
+	z.stats.counter[FT_COUNTER_AHEAD_PAGES] = 60000; /* besides the 100,000 of the pauses, */
+	z.stats.counter[FT_COUNTER_AHEAD_AGAIN] = 20000; /* among which these are once more */
 	a.stats.counter[FT_COUNTER_CAP_STALLS] = 5;
 	z.stats.counter[FT_COUNTER_CAP_STALLS] = 25;
 	z.stats.counter[FT_COUNTER_CAP_DROPS] = 10;
@@ -104,7 +106,7 @@ Test(ftbench, figures_are_of_what_came_between_two_looks)
 	a.steps = 1000;
 	z.steps = 10000;
 	a.usage.cpu_primary_ns = 7000000000;
-	z.usage.cpu_primary_ns = 7409600000;
+	z.usage.cpu_primary_ns = 7573440000;
 	look_phases(v, &a, &z);
 	look_costs(v, &a, &z);
 	look_work(v, &a, &z, 1000);

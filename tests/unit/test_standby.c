@@ -1196,6 +1196,91 @@ static int deliver_delta(struct rig *r, uint32_t lane, uint64_t first, uint32_t 
 	return rc;
 }
 
+/* -- page-checks -- */
+
+/* Of a notify-write that was made, put in front of it; that of page @bad of it is wrong (-1: none). */
+static int deliver_checks(struct rig *r, struct message *of, int bad)
+{
+	static struct message m;
+	uint64_t digest[PAGES_TOLD];
+	struct record_head head;
+	struct ftw_record *wire = (struct ftw_record *)(void *)of->octets;
+	struct cursor body;
+
+	cr_assert_eq(consume_head(of->octets, of->len, &head, &body, &r->err), 0);
+	for (uint32_t i = 0; i < of->nr_pages; i++)
+		digest[i] = digest_page(of->pages + i * PAGE, of->run[0].first + i) + (bad == (int)i);
+	m.lane = of->lane;
+	m.len = create_page_checks(m.octets, r->epoch, head.seq, digest, of->nr_pages);
+	wire->seq = to_be32(head.seq + 1);
+	r->seq[of->lane]++;
+	return standby_consume(r->standby, m.lane, m.octets, m.len, &r->event, &r->err);
+}
+
+Test(standby, page_checks_name_the_page)
+{
+	static struct rig r;
+	struct message *m;
+
+	rig_open(&r, 50);
+	for (uint64_t epoch = 1; epoch < 4; epoch++) { /* all as it should be */
+		epoch_begin(&r, epoch);
+		m = tell_pages(&r, 1, false, 3, 4);
+		cr_assert_eq(deliver_checks(&r, m, -1), 0, "%s", r.err.msg);
+		cr_assert_eq(deliver(&r, m), 0, "%s", r.err.msg);
+		cr_assert_eq(deliver(&r, tell_pages(&r, 1, false, 9, 2)), 0, "%s", r.err.msg); /* none came of these */
+		state_make(&r, 0);
+		cr_assert_eq(deliver(&r, commit_add(&r)), 0, "%s", r.err.msg);
+		apply(&r);
+	}
+	epoch_begin(&r, 4);
+	m = tell_pages(&r, 2, false, 64 + 1, 4);
+	cr_assert_eq(deliver_checks(&r, m, -1), 0);
+	m->pages[2 * PAGE + 17] ^= 1; /* on the way */
+	m->pages[3 * PAGE] ^= 0x80;
+	check_refused(&r, deliver(&r, m), -EBADMSG,
+		      "notify-write of epoch 4: page 67 (rom, octet 12288) is not what was sent; of 4 pages 2 are not");
+	epoch_begin(&r, 5);
+	m = tell_pages(&r, 1, false, 3, 4);
+	cr_assert_eq(deliver_checks(&r, m, 1), 0); /* the digest of all is right */
+	check_refused(&r, deliver(&r, m), -EBADMSG,
+		      "notify-write of epoch 5: page 4 (ram, octet 16384) is not what was sent");
+	rig_close(&r);
+}
+
+/* What does not go with page-checks; and none are left from the connection before. */
+Test(standby, page_checks_out_of_place)
+{
+	static struct rig r;
+	struct message *m;
+
+	rig_open(&r, 51);
+	good_epoch(&r, 1);
+	epoch_begin(&r, 2);
+	m = tell_pages(&r, 1, false, 3, 4);
+	cr_assert_eq(deliver_checks(&r, m, -1), 0);
+	r.seq[1]--; /* what they are of does not come */
+	check_refused(
+		&r, deliver(&r, tell_pages(&r, 1, false, 3, 3)), -EPROTO,
+		"notify-write of epoch 2: it tells 3 pages, the page-checks in front of it were of 4 pages of epoch 2");
+	epoch_begin(&r, 3);
+	m = tell_pages(&r, 1, false, 3, 4);
+	cr_assert_eq(deliver_checks(&r, m, -1), 0);
+	r.seq[1]--; /* what they are of does not come */
+	check_refused(&r, deliver(&r, tell_pages(&r, 1, true, 3, 4)), -EPROTO,
+		      "zero-pages of epoch 3: it stands behind page-checks of 4 pages on lane 1, which nothing told");
+	epoch_begin(&r, 4);
+	m = tell_pages(&r, 1, false, 3, 4);
+	cr_assert_eq(deliver_checks(&r, m, -1), 0);
+	r.seq[1]--;
+	memset(&r.commit, 0, sizeof(r.commit));
+	r.commit.lanes = LANES;
+	state_make(&r, 0);
+	check_refused(&r, deliver(&r, commit_add(&r)), -EPROTO,
+		      "commit of epoch 4: it stands behind page-checks of 4 pages on lane 1");
+	rig_close(&r);
+}
+
 /* One that keeps to the rules: a page to its lane. */
 static void tell_something(struct rig *r)
 {

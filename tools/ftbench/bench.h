@@ -242,6 +242,7 @@ int run_plot(void *user, int argc, char **argv);
 int run_idle(void *user, int argc, char **argv);
 int run_memory(void *user, int argc, char **argv);
 int run_peers(void *user, int argc, char **argv);
+int run_techniques(void *user, int argc, char **argv);
 
 /* sweep.c: for the other commands too */
 int args_check(const struct args *a); /* 0, or an exit status after a sentence */

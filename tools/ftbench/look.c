@@ -9,11 +9,13 @@ static double counted(const struct look *a, const struct look *z, enum ft_counte
 	return (double)(z->stats.counter[c] - a->stats.counter[c]);
 }
 
+/* That were dirty: those of the pauses, and those that were sent ahead of one and not again. */
 static double pages_between(const struct look *a, const struct look *z)
 {
 	const struct ft_dist *x = &a->stats.dist[FT_METRIC_DIRTY_PAGES], *y = &z->stats.dist[FT_METRIC_DIRTY_PAGES];
 
-	return y->mean * (double)y->count - x->mean * (double)x->count;
+	return y->mean * (double)y->count - x->mean * (double)x->count + counted(a, z, FT_COUNTER_AHEAD_PAGES) -
+	       counted(a, z, FT_COUNTER_AHEAD_AGAIN);
 }
 
 void look_phases(double *v, const struct look *a, const struct look *z)

@@ -111,6 +111,13 @@ static const struct cli_option peers_options[] = {
 	CLI_END,
 };
 
+static const struct cli_option techniques_options[] = {
+	CLI_SIZE(struct args, guest_bytes, "guest-size", 0, "SIZE", "memory of the guest [1G]"),
+	CLI_U32(struct args, cpus, "cpus", 0, "N", "processors of the guest, each a thread [1]"),
+	HOW("2", "3"), WHERE, OUT,
+	CLI_END,
+};
+
 static const struct cli_option compare_options[] = {
 	CLI_U32(struct args, threshold, "threshold", 't', "PERCENT", "a smaller difference of medians is none [5]"),
 	CLI_FLAG(struct args, all, "all", 'a', "print the figures that are the same, too"),
@@ -125,6 +132,7 @@ static const struct cli_command commands[] = {
 	{ .name = "advise", .help = "measure this host shortly, and recommend an interval for a target", .options = advise_options, .run = run_advise },
 	{ .name = "idle", .help = "processor time for a guest that writes nothing", .options = idle_options, .run = run_idle },
 	{ .name = "peers", .help = "a real guest under ft, under QEMU's COLO, and migrated, in turns; and the plain link", .options = peers_options, .run = run_peers },
+	{ .name = "techniques", .help = "each technique off and on, and what it gains", .options = techniques_options, .run = run_techniques },
 	{ .name = "memory", .help = "memory of both sides under a guest that writes as fast as it can", .options = memory_options, .run = run_memory },
 	{ 0 },
 };

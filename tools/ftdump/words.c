@@ -97,6 +97,12 @@ static void deltas(struct line *l, const struct deltas *d, bool list)
 	line_pages_end(l);
 }
 
+static void page_checks(struct line *l, const struct page_checks *c)
+{
+	line_u64(l, "pages", c->count);
+	line_hex(l, "first", page_check(c, 0));
+}
+
 static void device_state(struct line *l, const struct device_state *d)
 {
 	line_u64(l, "offset", d->offset);
@@ -172,6 +178,8 @@ int record_decode(const void *msg, size_t len, uint64_t nr_pages, struct record 
 		return consume_slab_runs(&body, nr_pages, &out->slab_runs, err);
 	case FTW_NOTIFY_DELTA:
 		return consume_deltas(&body, nr_pages, &out->deltas, err);
+	case FTW_PAGE_CHECKS:
+		return consume_page_checks(&body, &out->checks, err);
 	case FTW_DEVICE_STATE:
 		return consume_device_state(&body, &out->state, err);
 	case FTW_SIDE_DATA:
@@ -212,6 +220,8 @@ void record_fields(struct line *l, const struct record *r, bool list)
 		return slab_runs(l, &r->slab_runs, list);
 	case FTW_NOTIFY_DELTA:
 		return deltas(l, &r->deltas, list);
+	case FTW_PAGE_CHECKS:
+		return page_checks(l, &r->checks);
 	case FTW_DEVICE_STATE:
 		return device_state(l, &r->state);
 	case FTW_SIDE_DATA:

@@ -21,6 +21,7 @@ struct record {
 		struct runs runs;
 		struct slab_runs slab_runs;
 		struct deltas deltas;
+		struct page_checks checks;
 		struct room room;
 		struct device_state state;
 		struct side_data side;

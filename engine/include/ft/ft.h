@@ -324,6 +324,7 @@ struct ft_config {
 	uint32_t apply_threads;	     /* secondary; that copy a committed epoch into the machine's memory, ft-apply counted */
 	uint32_t delta;		     /* primary; 1: pages that differ little from what the secondary has go as the difference; mirror placement */
 	uint64_t delta_cache_bytes;  /* primary; contents that are kept to know it */
+	uint32_t page_checks;	     /* primary; 1: send a check of each page, so that one that is damaged on the way can be named */
 
 	/* who may run, docs/decisions/022 */
 	const char *witness;	     /* "none", "file:PATH"; the same on both sides */
