@@ -88,7 +88,8 @@ void lease_status(struct lease *l, struct lease_status *out)
 
 /* ---- asking ---- */
 
-static void note(struct lease *l, enum witness_answer answer, const struct witness_view *view, const struct ft_error *err)
+static void note(struct lease *l, enum witness_answer answer, const struct witness_view *view,
+		 const struct ft_error *err)
 {
 	bool news;
 
@@ -105,7 +106,8 @@ static void note(struct lease *l, enum witness_answer answer, const struct witne
 }
 
 /* What a granted question to take, renew or raise is worth counts from before it was asked. */
-static enum witness_answer ask_locked(struct lease *l, enum witness_what what, uint64_t generation, struct witness_view *view, struct ft_error *err)
+static enum witness_answer ask_locked(struct lease *l, enum witness_what what, uint64_t generation,
+				      struct witness_view *view, struct ft_error *err)
 {
 	const struct witness_question q = { .what = what, .generation = generation };
 	uint64_t asked = boot_now_ns();
@@ -218,7 +220,8 @@ static void rest(struct lease *l, uint64_t deadline)
 /* How long until it is worth to ask again: the holder may be heard of meanwhile, and then there is nothing to wait for. */
 static uint64_t patience_ns(const struct lease *l, const struct witness_view *view)
 {
-	uint64_t wait = witness_wait_ns(&l->opt.self, &view->record), left = wait > view->silent_ns ? wait - view->silent_ns : 0;
+	uint64_t wait = witness_wait_ns(&l->opt.self, &view->record),
+		 left = wait > view->silent_ns ? wait - view->silent_ns : 0;
 	uint64_t look = third_ms(l) * NS_PER_MS / 2;
 
 	return left < look ? left + NS_PER_MS : look;

@@ -28,7 +28,8 @@ int witness_check(const char *text, struct ft_error *err)
 	if (witness_is_none(text) || path_of(text))
 		return 0;
 	if (strncmp(text, "etcd:", 5) == 0)
-		return err_set(err, -EINVAL, "witness: etcd is not there yet; file:PATH on storage that both sides see is");
+		return err_set(err, -EINVAL,
+			       "witness: etcd is not there yet; file:PATH on storage that both sides see is");
 	return err_set(err, -EINVAL, "witness: '%.100s' is neither none nor file:PATH", text);
 }
 
@@ -66,8 +67,8 @@ static uint64_t silence(struct witness *w, const struct witness_record *record)
 	return now - w->seen_ns;
 }
 
-static enum witness_answer may_take(const struct witness *w, const struct witness_question *q, const struct witness_record *record,
-				    uint64_t silent_ns, struct ft_error *err)
+static enum witness_answer may_take(const struct witness *w, const struct witness_question *q,
+				    const struct witness_record *record, uint64_t silent_ns, struct ft_error *err)
 {
 	if (q->generation && q->generation != record->generation) {
 		err_set(err, -ESTALE,
@@ -77,8 +78,10 @@ static enum witness_answer may_take(const struct witness *w, const struct witnes
 	}
 	if (*record->holder && silent_ns < witness_wait_ns(&w->self, record)) {
 		err_set(err, -EBUSY,
-			"the witness says that %s holds the lease (generation %" PRIu64 "), silent for %" PRIu64 " of %" PRIu64 " ms",
-			record->holder, record->generation, silent_ns / NS_PER_MS, witness_wait_ns(&w->self, record) / NS_PER_MS);
+			"the witness says that %s holds the lease (generation %" PRIu64 "), silent for %" PRIu64
+			" of %" PRIu64 " ms",
+			record->holder, record->generation, silent_ns / NS_PER_MS,
+			witness_wait_ns(&w->self, record) / NS_PER_MS);
 		return WITNESS_NO;
 	}
 	return WITNESS_YES;
@@ -107,8 +110,8 @@ static void change(const struct witness *w, enum witness_what what, struct witne
 	record->lease_ms = w->self.lease_ms;
 }
 
-enum witness_answer witness_judge(struct witness *w, const struct witness_question *q, struct witness_record *record, struct witness_view *view,
-				  struct ft_error *err)
+enum witness_answer witness_judge(struct witness *w, const struct witness_question *q, struct witness_record *record,
+				  struct witness_view *view, struct ft_error *err)
 {
 	enum witness_answer answer = WITNESS_YES;
 

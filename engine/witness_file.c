@@ -62,7 +62,8 @@ struct file_witness {
 static void encode(char buf[static RECORD_BYTES + 1], const struct witness_record *r)
 {
 	int n = snprintf(buf, RECORD_BYTES + 1,
-			 "ft witness 1\nholder %-63s\ngeneration %020" PRIu64 "\ncounter %020" PRIu64 "\nlease %010" PRIu32 "\n",
+			 "ft witness 1\nholder %-63s\ngeneration %020" PRIu64 "\ncounter %020" PRIu64
+			 "\nlease %010" PRIu32 "\n",
 			 *r->holder ? r->holder : "-", r->generation, r->counter, r->lease_ms);
 
 	snprintf(buf + n, RECORD_BYTES + 1 - (size_t)n, "sum %016" PRIx64 "\n", digest_state(buf, (size_t)n));
@@ -154,7 +155,8 @@ static int read_record(const struct file_witness *f, struct witness_record *r, b
 		return err_sys(err, -errno, "witness %s: read", f->path);
 	if (*empty || (n == RECORD_BYTES && decode(buf, r)))
 		return 0;
-	return err_set(err, -EBADMSG, "witness %s: what is in it is torn, or not a witness's: it is left as it is", f->path);
+	return err_set(err, -EBADMSG, "witness %s: what is in it is torn, or not a witness's: it is left as it is",
+		       f->path);
 }
 
 static int write_record(const struct file_witness *f, const struct witness_record *r, bool empty, struct ft_error *err)
@@ -172,8 +174,8 @@ static int write_record(const struct file_witness *f, const struct witness_recor
 	return err->code;
 }
 
-static enum witness_answer judge_locked(struct file_witness *f, const struct witness_question *q, uint64_t deadline, struct witness_view *view,
-					struct ft_error *err)
+static enum witness_answer judge_locked(struct file_witness *f, const struct witness_question *q, uint64_t deadline,
+					struct witness_view *view, struct ft_error *err)
 {
 	struct witness_record record;
 	enum witness_answer answer;
@@ -191,8 +193,8 @@ static enum witness_answer judge_locked(struct file_witness *f, const struct wit
 	return write_record(f, &record, empty, err) ? WITNESS_UNKNOWN : WITNESS_YES;
 }
 
-static enum witness_answer consult(struct file_witness *f, const struct witness_question *q, uint64_t deadline, struct witness_view *view,
-				   struct ft_error *err)
+static enum witness_answer consult(struct file_witness *f, const struct witness_question *q, uint64_t deadline,
+				   struct witness_view *view, struct ft_error *err)
 {
 	enum witness_answer answer;
 
@@ -262,8 +264,8 @@ static bool settled_locked(struct file_witness *f, uint64_t deadline)
 	return !f->busy;
 }
 
-static enum witness_answer file_ask(struct witness *w, const struct witness_question *q, uint64_t deadline, struct witness_view *view,
-				    struct ft_error *err)
+static enum witness_answer file_ask(struct witness *w, const struct witness_question *q, uint64_t deadline,
+				    struct witness_view *view, struct ft_error *err)
 {
 	struct file_witness *f = (struct file_witness *)w;
 	enum witness_answer answer = WITNESS_UNKNOWN;

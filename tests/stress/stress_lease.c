@@ -23,11 +23,20 @@ FAKE_WITNESS_WRAPS
 static uint64_t end_ns;
 static _Atomic uint64_t nr_taken, nr_refused, nr_unknown, nr_lost, nr_looks, nr_held;
 
-struct side {
+static struct side {
 	struct lease *lease;
 	pthread_t thread;
 	struct rng rng;
-};
+} side[SIDES];
+
+/* Whom to disturb: who holds it, mostly. */
+static unsigned anybody(struct rng *r)
+{
+	for (unsigned i = 0; i < SIDES; i++)
+		if (lease_held(side[i].lease))
+			return i;
+	return (unsigned)rng_range(r, 0, SIDES - 1);
+}
 
 static void rest(struct rng *r, unsigned most_ms)
 {
@@ -46,7 +55,7 @@ static void ended(void *user, const struct ft_error *why)
 
 static void act(struct side *s)
 {
-	unsigned any = (unsigned)rng_range(&s->rng, 0, SIDES - 1);
+	unsigned any = anybody(&s->rng);
 	struct ft_error err = { 0 };
 	uint64_t now;
 
@@ -97,7 +106,7 @@ static void *act_main(void *arg)
 }
 
 /* Who holds it at the beginning and at the end of a look has held it all the while, if nobody took it meanwhile; then nobody else held it in between. */
-static void look(struct side *side)
+static void look(void)
 {
 	struct lease_status st;
 
@@ -118,7 +127,6 @@ static void look(struct side *side)
 
 int main(int argc, char **argv)
 {
-	static struct side side[SIDES];
 	struct ft_error err = { 0 };
 
 	fake_witness_reset();
@@ -136,7 +144,7 @@ int main(int argc, char **argv)
 	for (unsigned i = 0; i < SIDES; i++)
 		CHECK(pthread_create(&side[i].thread, NULL, act_main, &side[i]) == 0, "no thread");
 	while (now_ns() < end_ns)
-		look(side);
+		look();
 	for (unsigned i = 0; i < SIDES; i++)
 		pthread_join(side[i].thread, NULL);
 	for (unsigned i = 0; i < SIDES; i++)

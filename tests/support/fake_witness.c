@@ -12,12 +12,12 @@
 #include "err.h"
 
 #define BEGIN_NS (1000 * NS_PER_S)
-#define WHATS (WITNESS_GIVE_BACK + 1u)
+#define NR_QUESTIONS (WITNESS_GIVE_BACK + 1u)
 
 struct fake_side {
 	char name[WITNESS_NAME_MAX];
 	enum fake_mode mode;
-	uint64_t takes_ms, asked[WHATS];
+	uint64_t takes_ms, asked[NR_QUESTIONS];
 };
 
 struct fake_witness {
@@ -109,8 +109,8 @@ const char *fake_witness_name(unsigned side)
 	return sides[side].name; /* does not change once it is there */
 }
 
-static enum witness_answer fake_ask(struct witness *w, const struct witness_question *q, uint64_t deadline, struct witness_view *view,
-				    struct ft_error *err)
+static enum witness_answer fake_ask(struct witness *w, const struct witness_question *q, uint64_t deadline,
+				    struct witness_view *view, struct ft_error *err)
 {
 	const struct fake_witness *f = (struct fake_witness *)w;
 	struct fake_side *side = &sides[f->side];

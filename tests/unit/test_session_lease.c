@@ -377,7 +377,8 @@ Test(lease, goes_over_to_the_session_that_protects_a_promoted_machine, .timeout 
 	pair_close(&p);
 }
 
-static _Atomic unsigned nr_suspect, nr_alone; /* times that a protection was dropped, and output stayed held, or went free */
+static _Atomic unsigned nr_suspect,
+	nr_alone; /* times that a protection was dropped, and output stayed held, or went free */
 
 static void hear_drops(void *user, enum ft_log_level level, const char *module, const char *msg)
 {

@@ -26,7 +26,7 @@
 
 /* ---- what stands between ---- */
 
-static atomic_bool hung;	    /* fsync does not return */
+static atomic_bool hung;         /* fsync does not return */
 static _Atomic unsigned slow_ms; /* of each pread */
 
 uint64_t __wrap_boot_now_ns(void);
@@ -89,8 +89,8 @@ static struct witness *open_named(const char *name)
 	return open_at(path, name);
 }
 
-static enum witness_answer ask_in(struct witness *w, enum witness_what what, uint64_t generation, unsigned ms, struct witness_view *view,
-				  struct ft_error *err)
+static enum witness_answer ask_in(struct witness *w, enum witness_what what, uint64_t generation, unsigned ms,
+				  struct witness_view *view, struct ft_error *err)
 {
 	const struct witness_question q = { .what = what, .generation = generation };
 
@@ -221,7 +221,8 @@ Test(witness, a_silent_holder_is_waited_for)
 struct shared {
 	pthread_barrier_t barrier;
 	_Atomic uint64_t yes, no, other;
-	_Atomic uint64_t renewing_ns, renewed; /* when the last renewal that was granted was asked for, by the real clock; how many */
+	_Atomic uint64_t renewing_ns,
+		renewed; /* when the last renewal that was granted was asked for, by the real clock; how many */
 	atomic_int refused;
 };
 
@@ -252,7 +253,8 @@ static void taker(struct shared *s, unsigned nr)
 		answer = ask_in(w, WITNESS_TAKE, i, WAIT_MS, &view, &err);
 		pthread_barrier_wait(&s->barrier);
 		if (answer == WITNESS_YES)
-			answer = ask_in(w, WITNESS_GIVE_BACK, 0, WAIT_MS, &view, &err) == WITNESS_YES ? WITNESS_YES : WITNESS_UNKNOWN;
+			answer = ask_in(w, WITNESS_GIVE_BACK, 0, WAIT_MS, &view, &err) == WITNESS_YES ? WITNESS_YES
+												      : WITNESS_UNKNOWN;
 		atomic_fetch_add(answer == WITNESS_YES ? &s->yes : answer == WITNESS_NO ? &s->no : &s->other, 1);
 	}
 	witness_close(w);
@@ -332,7 +334,8 @@ Test(witness, a_holder_that_was_stopped, .timeout = 120)
 	}
 	w = open_named("taker");
 	for (unsigned i = 0; i < 3; i++, sleep_ms(20)) {
-		cr_assert_neq(ask_in(w, WITNESS_TAKE, 0, WAIT_MS, &view, &err), WITNESS_YES, "taken from one that lives");
+		cr_assert_neq(ask_in(w, WITNESS_TAKE, 0, WAIT_MS, &view, &err), WITNESS_YES,
+			      "taken from one that lives");
 	}
 	cr_assert_eq(kill(pid, SIGSTOP), 0);
 	for (; answer != WITNESS_YES; sleep_ms(1)) {
@@ -391,7 +394,8 @@ Test(witness, damage_is_found_and_left_as_it_is, .timeout = 120)
 
 Test(witness, full_disk)
 {
-	const struct rlimit small = { .rlim_cur = RECORD_BYTES / 2, .rlim_max = RLIM_INFINITY }, none = { RLIM_INFINITY, RLIM_INFINITY };
+	const struct rlimit small = { .rlim_cur = RECORD_BYTES / 2, .rlim_max = RLIM_INFINITY },
+			    none = { RLIM_INFINITY, RLIM_INFINITY };
 	struct witness *a;
 	char buf[512];
 
