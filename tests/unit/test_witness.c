@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -291,10 +292,14 @@ Test(witness, one_of_several_takers_wins, .timeout = 120)
 /* Renews until it is told that it may not. */
 static void holder(struct shared *s)
 {
-	struct witness *w = open_named("holder");
+	struct witness *w;
 	struct witness_view view;
 	struct ft_error err;
-	enum witness_answer answer = ask_in(w, WITNESS_TAKE, 0, WAIT_MS, &view, &err);
+	enum witness_answer answer;
+
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* nobody is left stopped by a test that fails */
+	w = open_named("holder");
+	answer = ask_in(w, WITNESS_TAKE, 0, WAIT_MS, &view, &err);
 
 	while (answer != WITNESS_NO) {
 		uint64_t asked = now_ns();
