@@ -164,11 +164,15 @@ Test(witness, texts)
 Test(witness, every_answer)
 {
 	struct witness *a, *b;
+	struct witness_view view;
+	struct ft_error err;
 	char buf[512];
 
 	make_dir();
 	a = open_named("host-a:1:x");
 	b = open_named("host-b:2:y");
+	cr_assert_eq(ask_in(a, WITNESS_LOOK, 0, WAIT_MS, &view, &err), WITNESS_YES, "%s", err.msg);
+	cr_assert_eq(view.silent_ns, 0);
 	yes(a, WITNESS_LOOK, 0, "", 0);
 	cr_assert_eq(content(buf, sizeof(buf)), 0, "a look has written");
 	no(a, WITNESS_RENEW, 0, -EOWNERDEAD, "nobody holds the lease, of generation 0");
