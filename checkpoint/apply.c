@@ -127,7 +127,7 @@ uint64_t standby_apply_run(struct standby *s)
 
 	assert(s->applying);
 	written = apply_data(s, in);
-	if (s->applied)
+	if (s->applied || !s->is_whole)
 		return written + apply_zero(s, in);
 	for (uint32_t i = 0; i < s->regions->count; i++)
 		if (s->regions->region[i].base)

@@ -24,6 +24,8 @@ static const struct record_type types[] = {
 	{ FTW_HELLO_ACK, "hello-ack", 40, 40, RECORD_EPOCH_NONE, "secondary", "0" },
 	{ FTW_REFUSE, "refuse", 8, 8 + FTW_REASON_MAX, RECORD_EPOCH_ANY, "secondary", "0" },
 	{ FTW_REGIONS, "regions", 40, BODY_MAX, RECORD_EPOCH_NONE, "primary", "0" },
+	{ FTW_BASE, "base", 24, 24, RECORD_EPOCH_NONE, "primary", "0" },
+	{ FTW_BASE_ACK, "base-ack", 8, 8, RECORD_EPOCH_NONE, "secondary", "0" },
 	{ FTW_NOTIFY_WRITE, "notify-write", 32, 16 + 16 * FTW_RUNS_MAX, RECORD_EPOCH_MUST, "primary", "data" },
 	{ FTW_ZERO_PAGES, "zero-pages", 32, 16 + 16 * FTW_RUNS_MAX, RECORD_EPOCH_MUST, "primary", "data" },
 	{ FTW_DEVICE_STATE, "device-state", 17, 16 + FTW_STATE_PIECE_MAX, RECORD_EPOCH_MUST, "primary", "1" },
@@ -750,6 +752,57 @@ const uint8_t *deltas_next(const struct deltas *d, uint32_t *at, uint64_t *page)
 	*page = from_be64(wire);
 	*at += (uint32_t)sizeof(wire) + delta_length(delta, d->octets_bytes);
 	return delta;
+}
+
+/* -- base, base-ack -- */
+
+size_t create_base(void *buf, uint32_t seq, const struct base *b)
+{
+	struct writer w = begin(buf, FTW_BASE, 0, seq);
+	const struct ftw_base wire = { .connection = to_be64(b->connection),
+				       .base_connection = to_be64(b->base_connection),
+				       .base_epoch = to_be64(b->base_epoch) };
+
+	put(&w, &wire, sizeof(wire));
+	return finish(&w);
+}
+
+int consume_base(struct cursor *body, struct base *out, struct ft_error *err)
+{
+	struct ftw_base w;
+	struct base b;
+
+	if (!rd_copy(body, &w, sizeof(w)) || !rd_done(body))
+		return bad_length(err, body);
+	b = (struct base){ .connection = from_be64(w.connection),
+			   .base_connection = from_be64(w.base_connection),
+			   .base_epoch = from_be64(w.base_epoch) };
+	if (b.base_connection >= b.connection)
+		return bad(err, FTW_BASE, "connection %" PRIu64 " goes on from connection %" PRIu64, b.connection,
+			   b.base_connection);
+	if (!b.base_connection != !b.base_epoch)
+		return bad(err, FTW_BASE, "epoch %" PRIu64 " of connection %" PRIu64, b.base_epoch, b.base_connection);
+	*out = b;
+	return 0;
+}
+
+size_t create_base_ack(void *buf, uint32_t seq, uint64_t epoch)
+{
+	struct writer w = begin(buf, FTW_BASE_ACK, 0, seq);
+	const struct ftw_base_ack wire = { .epoch = to_be64(epoch) };
+
+	put(&w, &wire, sizeof(wire));
+	return finish(&w);
+}
+
+int consume_base_ack(struct cursor *body, uint64_t *epoch, struct ft_error *err)
+{
+	struct ftw_base_ack w;
+
+	if (!rd_copy(body, &w, sizeof(w)) || !rd_done(body))
+		return bad_length(err, body);
+	*epoch = from_be64(w.epoch);
+	return 0;
 }
 
 /* -- page-checks -- */

@@ -67,6 +67,9 @@ struct hello_ack {
 	uint64_t capabilities, generation, epoch_committed;
 	uint32_t heartbeat_ms, heartbeat_misses;
 };
+struct base {
+	uint64_t connection, base_connection, base_epoch;
+};
 struct region_entry {
 	uint64_t first_page, len_bytes;
 	uint32_t flags, name_bytes;
@@ -132,6 +135,10 @@ int consume_hello_ack(struct cursor *body, struct hello_ack *out, struct ft_erro
 size_t create_regions(void *buf, uint32_t seq, const struct region_entry *e, uint32_t count);
 /* @out: room for @max entries; *@count gets their number. */
 int consume_regions(struct cursor *body, struct region_entry *out, uint32_t max, uint32_t *count, struct ft_error *err);
+size_t create_base(void *buf, uint32_t seq, const struct base *b);
+int consume_base(struct cursor *body, struct base *out, struct ft_error *err);
+size_t create_base_ack(void *buf, uint32_t seq, uint64_t epoch);
+int consume_base_ack(struct cursor *body, uint64_t *epoch, struct ft_error *err);
 /* @type: FTW_NOTIFY_WRITE or FTW_ZERO_PAGES. */
 size_t create_runs(void *buf, uint32_t type, uint64_t epoch, uint32_t seq, const struct page_run *run, uint32_t count, uint64_t digest);
 int consume_runs(struct cursor *body, uint64_t nr_pages_space, struct runs *out, struct ft_error *err);

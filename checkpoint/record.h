@@ -39,6 +39,8 @@ enum ftw_type {
 	FTW_HELLO_ACK = 0x02,	  /* s -> p, lane 0 */
 	FTW_REFUSE = 0x03,	  /* s -> p, lane 0, instead of hello-ack; then close */
 	FTW_REGIONS = 0x04,	  /* p -> s, lane 0, after hello, before hello-ack */
+	FTW_BASE = 0x05,	  /* p -> s, lane 0, after hello-ack, before any epoch, under its capability */
+	FTW_BASE_ACK = 0x06,	  /* s -> p, lane 0 */
 	FTW_NOTIFY_WRITE = 0x10,  /* p -> s, data lane of its writes */
 	FTW_ZERO_PAGES = 0x11,	  /* p -> s, data lane */
 	FTW_DEVICE_STATE = 0x12,  /* p -> s, data lane 1 */
@@ -72,6 +74,8 @@ static_assert(sizeof(struct ftw_record) == 24, "wire layout");
 #define FTW_CAP_SIDE_STREAM UINT64_C(1) /* needed: the primary's machine has a side stream */
 #define FTW_CAP_DELTA UINT64_C(2)	/* needed: the primary may send notify-delta */
 #define FTW_CAP_PAGE_CHECKS UINT64_C(4) /* needed: the primary may send page-checks */
+
+#define FTW_CAP_RESYNC UINT64_C(8) /* offered: base and base-ack follow hello-ack */
 
 enum ftw_placement { FTW_PLACEMENT_MIRROR = 1, FTW_PLACEMENT_SLAB = 2 };
 enum ftw_mode { FTW_MODE_CHECKPOINT = 1, FTW_MODE_COLO = 2 };
@@ -116,6 +120,16 @@ struct ftw_region {
 	ft_be32 name_bytes; /* name follows, padded to 8 */
 };
 static_assert(sizeof(struct ftw_regions) == 8 && sizeof(struct ftw_region) == 24, "wire layout");
+
+struct ftw_base {
+	ft_be64 connection;	 /* number of this one in the session, from 1 */
+	ft_be64 base_connection; /* of the one to go on from; 0: none */
+	ft_be64 base_epoch;	 /* last one of it that was acknowledged to the primary; 0: none */
+};
+struct ftw_base_ack {
+	ft_be64 epoch; /* of the base, which is held; 0: none, the first epoch is the whole machine */
+};
+static_assert(sizeof(struct ftw_base) == 24 && sizeof(struct ftw_base_ack) == 8, "wire layout");
 
 struct ftw_runs { /* notify-write and zero-pages */
 	ft_be32 count;	  /* runs that follow */

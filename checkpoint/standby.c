@@ -135,6 +135,7 @@ int standby_create(struct standby **out, const struct region_table *regions, con
 	s->nr_boxes = opt->epochs;
 	s->copier = opt->copier ? opt->copier : &s->alone;
 	s->window = 1;
+	s->is_whole = true;
 	rc = reserve_all(s, opt, err);
 	if (rc) {
 		standby_destroy(s);
@@ -217,7 +218,14 @@ void standby_restart(struct standby *s)
 	assert(!standby_pending(s) && !s->applying);
 	drop_partial(s);
 	s->committed = s->applied = 0;
+	s->is_whole = true;
 	standby_check(s);
+}
+
+void standby_keep_image(struct standby *s)
+{
+	assert(s->image_epoch && !s->committed && !standby_box(s, 1)->epoch);
+	s->is_whole = false;
 }
 
 /* -- records: each function takes one, or leaves all as it was -- */

@@ -104,5 +104,7 @@ const void *standby_state(const struct standby *s, uint64_t *len);
 /* standby_restart - epochs count from 1 again, and the next one is the whole machine.  The image and state that are there stay, and
  * can be promoted, until that epoch is applied.  No apply may be pending; between standby_connect() and the first record. */
 void standby_restart(struct standby *s);
+/* standby_keep_image - behind standby_restart(), before the first record: the next epoch is not the whole machine, but what changes the image that is there.  There must be one. */
+void standby_keep_image(struct standby *s);
 
 #endif

@@ -66,6 +66,7 @@ struct standby {
 
 	/* epochs; see the head comment */
 	uint64_t committed, applied; /* since the last restart */
+	bool is_whole;	      /* the first epoch after the last restart is the whole machine */
 	uint64_t image_epoch; /* of the image and state we hold, maybe from before the last restart; 0: none */
 	struct incoming box[FTW_EPOCH_CREDITS_MAX];
 	struct device device[FTW_EPOCH_CREDITS_MAX + 1];

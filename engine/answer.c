@@ -147,6 +147,20 @@ static int on_applied(struct primary *p, uint64_t epoch, struct ft_error *err)
 	return 0;
 }
 
+/* What it may say resync_agree() knows, which waits for it. */
+static int on_base_ack(struct primary *p, struct cursor *body, struct ft_error *err)
+{
+	uint64_t epoch;
+	int r = consume_base_ack(body, &epoch, err);
+
+	if (r)
+		return r;
+	if (!p->resync.in_use)
+		return err_set(err, -EPROTO, "base-ack, and no base was named");
+	resync_answered(p, epoch);
+	return 0;
+}
+
 struct answers {
 	uint64_t heard_ns, beat_ns; /* last record that came, last heartbeat sent */
 	uint64_t working; /* epoch over whose side stream the secondary takes long: it has no credits for heartbeats */
@@ -185,6 +199,8 @@ static int on_record(struct primary *p, struct answers *a, uint32_t lane, const 
 		return r ? r : on_applied(p, head->epoch, err);
 	case FTW_ROOM:
 		return on_room(p, body, err);
+	case FTW_BASE_ACK:
+		return on_base_ack(p, body, err);
 	case FTW_WORKING:
 		a->working = head->epoch;
 		return consume_epoch_mark(body, err);

@@ -170,7 +170,7 @@ static int capture(struct primary *p, struct epoch_job *job, struct batch *batch
 	r = fill_slabs(p, job, batch, cfg, paused_ns, err);
 	copier_end(&p->copier);
 	if (!r)
-		bitmap_clear(p->dirty);
+		resync_captured(p, job);
 	return r;
 }
 
@@ -285,6 +285,7 @@ int epoch_run(struct primary *p)
 	atomic_store(&p->pausing_ns, 0);
 	job->round = p->round;
 	batch_ship(p, &batch);
+	resync_epoch_over(p, job);
 	ahead_epoch_over(p);
 	if (!r && resumed) {
 		r = resumed;
@@ -378,6 +379,7 @@ static int sync_round(struct primary *p, struct ft_error *err)
 			next_progress = deadline_in_ms(PROGRESS_MS);
 		}
 	}
+	resync_note(p);
 	bitmap_clear(p->dirty);
 	return 0;
 }
@@ -385,15 +387,21 @@ static int sync_round(struct primary *p, struct ft_error *err)
 static int sync_begin(struct primary *p, struct ft_error *err)
 {
 	struct ft_session *s = p->s;
-	int r = s->ops.track_start(s->user, err);
+	int r = resync_agree(p, err);
 
-	if (r)
-		return err_prefix(err, "dirty tracking");
-	p->tracking = true;
-	r = behind_begin(p, err);
+	if (!r)
+		r = behind_begin(p, err);
 	if (r)
 		return r;
 	bitmap_clear(p->dirty);
+	if (p->resync.going_on) { /* what was written since has gone on being tracked, and comes with the next rounds */
+		bitmap_or(p->dirty, p->resync.owed);
+		return 0;
+	}
+	r = s->ops.track_start(s->user, err);
+	if (r)
+		return err_prefix(err, "dirty tracking");
+	p->tracking = true;
 	if (s->ops.collect_present) {
 		r = collect(p, s->ops.collect_present, err);
 		return r ? err_prefix(err, "present pages") : 0;

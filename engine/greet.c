@@ -302,7 +302,9 @@ static int answer_hello(struct secondary *c, struct greeting *g, struct ft_error
 	ack.epoch_credits = c->slab_epochs ? c->slab_epochs : 1;
 	c->heartbeat_ms = ack.heartbeat_ms = larger(cfg.heartbeat_ms, g->hello.heartbeat_ms);
 	c->heartbeat_misses = ack.heartbeat_misses = larger(cfg.heartbeat_misses, g->hello.heartbeat_misses);
-	ack.capabilities = c->capabilities = g->hello.capabilities_needed;
+	ack.capabilities = c->capabilities =
+		g->hello.capabilities_needed | (g->hello.capabilities_offered & FTW_CAP_RESYNC);
+	c->connection = 0;
 	memcpy(c->session_id, g->hello.session, sizeof(c->session_id));
 	pthread_mutex_lock(&s->lock);
 	ack.generation = s->generation;

@@ -18,6 +18,11 @@ static uint64_t capabilities(const struct primary *p, const struct ft_config *cf
 	       (cfg->page_checks ? FTW_CAP_PAGE_CHECKS : 0);
 }
 
+static uint64_t offered(const struct primary *p, const struct ft_config *cfg)
+{
+	return resync_wanted(p, cfg) ? FTW_CAP_RESYNC : 0;
+}
+
 static uint16_t wire_placement(const struct ft_config *cfg)
 {
 	return cfg->placement == FT_PLACEMENT_SLAB ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR;
@@ -33,6 +38,7 @@ static int send_hello(struct primary *p, struct link *l, const struct ft_config 
 		.placement = wire_placement(cfg),
 		.mode = FTW_MODE_CHECKPOINT,
 		.capabilities_needed = capabilities(p, cfg),
+		.capabilities_offered = offered(p, cfg),
 		.generation = session_generation(s),
 		.epoch_committed = atomic_load(&s->epoch_acked),
 		.nr_pages = p->regions->nr_pages,
@@ -106,7 +112,7 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	if (r)
 		return r;
 	if (ack.version < FTW_VERSION_MIN || ack.version > FTW_VERSION_MAX || ack.placement != wire_placement(cfg) ||
-	    ack.capabilities != capabilities(p, cfg) || (!slab && ack.epoch_credits != 1))
+	    (ack.capabilities & ~offered(p, cfg)) != capabilities(p, cfg) || (!slab && ack.epoch_credits != 1))
 		return err_set(err, -EPROTO,
 			       "hello-ack chose what was not offered (version %u, placement %u, credits %u, "
 			       "capabilities 0x%llx)",
@@ -118,6 +124,8 @@ static int receive_ack(struct primary *p, struct link *l, const struct ft_config
 	p->epoch_credits = ack.epoch_credits < cfg->epochs_in_flight ? ack.epoch_credits : cfg->epochs_in_flight;
 	p->uses_ring = slab;
 	p->page_checks = cfg->page_checks;
+	p->resync.in_use = ack.capabilities & FTW_CAP_RESYNC;
+	p->resync.answered = false;
 	p->heartbeat_ms = ack.heartbeat_ms;
 	p->heartbeat_misses = ack.heartbeat_misses;
 	return 0;
@@ -211,6 +219,8 @@ int handshake(struct primary *p, uint64_t deadline, struct ft_error *err)
 		r = fit_dirty(p, err);
 	if (!r)
 		r = ahead_begin(p, &cfg, err);
+	if (!r)
+		r = resync_begin(p, &cfg, err);
 	if (!r)
 		r = skip_begin(p, &cfg, err);
 	if (!r)

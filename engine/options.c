@@ -32,7 +32,7 @@ enum setting {
 	STAGING_BYTES, AT_CAP, OUTPUT_CUT, OUTPUT_WAIT, OUTPUT_GAP, STATE_MAX, HUGE_PAGES, LOCK_MEMORY, CREDITS, RDMA_REGISTRATION, RDMA_CHUNK, RDMA_PIN_BUDGET,
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
-	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, PAGE_CHECKS,
+	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, PAGE_CHECKS, RESYNC,
 	WITNESS, LEASE, LEASE_DRIFT, WITNESS_LOSS, NR_SETTINGS
 };
 
@@ -106,6 +106,7 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[APPLY_THREADS] = UINT("apply-threads", FT_OPT_SECONDARY, 1, CREW_MAX, "", "1", "threads that copy a committed epoch into the standby's memory"),
 	[DELTA] = BOOL("delta", PRIMARY, "off", "send pages that differ little from what the secondary has as the difference; placement mirror"),
 	[DELTA_CACHE] = SIZE("delta-cache", PRIMARY, MIB, TIB, "64M", "memory for contents of pages, to find the difference"),
+	[RESYNC] = BOOL("resync", PRIMARY, "on", "after a lost connection send what was written since, not the whole machine, where the secondary has the rest"),
 	[PAGE_CHECKS] = BOOL("page-checks", PRIMARY, "off", "send a check of each page, so that one that is damaged on the way is named"),
 	[WITNESS] = STRING("witness", BOTH, "none", "who is asked which side may run: none, or file:PATH on storage that both sides see"),
 	[LEASE] = UINT("lease", BOTH, 100, HOUR_MS, "ms", "2000", "how long the right to run is good without a word from the witness"),
@@ -166,6 +167,7 @@ static const size_t field[NR_SETTINGS] = {
 	[DELTA] = FIELD(delta),
 	[DELTA_CACHE] = FIELD(delta_cache_bytes),
 	[PAGE_CHECKS] = FIELD(page_checks),
+	[RESYNC] = FIELD(resync),
 	[WITNESS] = FIELD(witness),
 	[LEASE] = FIELD(lease_ms),
 	[LEASE_DRIFT] = FIELD(lease_drift_ms),

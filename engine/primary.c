@@ -137,6 +137,7 @@ void primary_destroy(struct ft_session *s)
 	pool_destroy(p->pool);
 	bitmap_destroy(p->dirty);
 	ahead_destroy(p);
+	resync_destroy(p);
 	skip_end(p);
 	cow_destroy(p->cow);
 	queue_fini(&p->free_slabs);

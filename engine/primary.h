@@ -41,6 +41,7 @@ struct work {
 struct epoch_job {
 	struct work work;
 	struct ft_state_sink state; /* device state; reserved once, made real as it is used */
+	struct bitmap *pages;	    /* of the last epoch that it was used for; NULL: not kept.  Epoch thread */
 	uint64_t epoch;
 	uint64_t cut_ns;	    /* when the guest was paused for it */
 	uint64_t nr_pages;	    /* captured, zero pages included */
@@ -50,6 +51,19 @@ struct epoch_job {
 	uint64_t sent_pages;	    /* told as data, each time counted */
 	uint64_t apply_pages;	    /* how much the secondary has to apply, see apply_pages() in ship.c */
 	bool busy;		    /* guarded by session lock: captured, not acknowledged */
+};
+
+/* What a secondary that comes back lacks, see resync.c; epoch thread only, but for the last two. */
+struct resync {
+	bool in_use;		/* in this connection, both want it */
+	bool going_on;		/* its first epoch is what was owed, not the whole machine */
+	struct bitmap *owed;	/* written since the base's last acknowledged epoch; with a base only */
+	uint64_t connection;	/* number of this one in the session */
+	uint64_t base;		/* of the one that the secondary's image is of; 0: none */
+	uint64_t base_epoch, base_sent; /* in the base: the last one acknowledged; the last one whose commit was sent */
+	uint64_t regions;	/* of which table of them */
+	bool answered;		/* guarded by s->lock: base-ack came, and says */
+	uint64_t held;		/* that the secondary has this epoch of the base; 0: it has none */
 };
 
 /* Pages sent while their epoch runs, see ahead.c; epoch thread only. */
@@ -98,6 +112,7 @@ struct primary {
 	const struct region_table *regions; /* of this connection */
 	struct bitmap *dirty;		    /* pages to send that are not captured yet */
 	struct ahead ahead;
+	struct resync resync;
 	struct choice choice; /* "capture" auto */
 	bool want_cow;	      /* the next epochs' pages are to be copied behind the guest */
 	uint64_t next_epoch;
@@ -230,6 +245,23 @@ void ahead_destroy(struct primary *p);
 int ahead_send(struct primary *p);
 void ahead_learn(struct primary *p, const struct slab *slab);
 void ahead_epoch_over(struct primary *p);
+
+/* -- resync.c -- */
+bool resync_wanted(const struct primary *p, const struct ft_config *cfg);
+/* resync_begin - of a connection, before hello.  -ENOMEM.  resync_agree - behind hello-ack: whether the first epoch is the whole machine (p->resync.going_on). */
+int resync_begin(struct primary *p, const struct ft_config *cfg, struct ft_error *err);
+int resync_agree(struct primary *p, struct ft_error *err);
+void resync_answered(struct primary *p, uint64_t epoch); /* ft-answer: base-ack came */
+/* resync_note - p->dirty was sent in a round, and is about to be emptied.  resync_captured - it was captured for @job: empty it.  resync_epoch_over - that epoch is over, and what was
+ * sent ahead in it is part of it.  resync_protected - the first epoch was acknowledged. */
+void resync_note(struct primary *p);
+void resync_captured(struct primary *p, struct epoch_job *job);
+void resync_epoch_over(struct primary *p, struct epoch_job *job);
+void resync_protected(struct primary *p);
+void resync_after_loss(struct primary *p);
+bool resync_has_base(const struct primary *p); /* what is written must go on being tracked */
+void resync_forget(struct primary *p);
+void resync_destroy(struct primary *p);
 
 /* -- skip.c -- */
 /* skip_begin - of a connection, epoch thread, before there is a ship thread.  skip_end - behind it.  -ENOMEM. */

@@ -296,6 +296,7 @@ static void epochs(struct primary *p)
 	if (sync_run(p) || wait_first_ack(p))
 		return;
 	p->protected_ns = now_ns();
+	resync_protected(p);
 	change(p, EV_FIRST_COMMIT, NULL);
 	while (epoch_wait(p, &cut) == 0) {
 		if (cut && epoch_run(p))
@@ -358,6 +359,7 @@ static void serve(struct primary *p)
 
 static void stop_tracking(struct primary *p)
 {
+	resync_forget(p);
 	if (p->tracking && p->s->ops.track_stop)
 		p->s->ops.track_stop(p->s->user);
 	p->tracking = false;
@@ -414,6 +416,7 @@ static void after_loss(struct primary *p)
 	struct ft_config cfg;
 
 	stats_count(&s->stats, FT_COUNTER_LOSSES, 1);
+	resync_after_loss(p);
 	session_config(s, &cfg);
 	p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (p->dropped && (!p->output_held || may_go_alone(p))) {
@@ -431,7 +434,8 @@ static void after_loss(struct primary *p)
 		return;
 	}
 	change(p, EV_PEER_LOST, p->loss);
-	stop_tracking(p);
+	if (!resync_has_base(p))
+		stop_tracking(p);
 	idle(p, cfg.reconnect_ms ? deadline_in_ms(cfg.reconnect_ms) : DEADLINE_NEVER);
 }
 
@@ -481,7 +485,8 @@ static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 			session_reason(s, reason);
 		} else if (may_go_alone(p)) {
 			change(p, EV_SUSPECT_OVER, reason);
-			stop_tracking(p);
+			if (!resync_has_base(p))
+				stop_tracking(p);
 		}
 		until = deadline_in_ms(SUSPECT_RETRY_MS);
 	} else {

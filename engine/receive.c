@@ -3,6 +3,7 @@
 #include "secondary.h"
 
 #include <errno.h>
+#include <string.h>
 
 #include "clock.h"
 #include "err.h"
@@ -70,6 +71,8 @@ static void note_commit(struct secondary *c, struct reception *rx, uint64_t epoc
 {
 	struct ft_session *s = c->s;
 
+	memcpy(c->image.session_id, c->session_id, sizeof(c->image.session_id));
+	c->image.connection = c->connection;
 	pthread_mutex_lock(&s->lock);
 	c->complete = true;
 	s->image_stale = false;
@@ -125,15 +128,18 @@ static void want_room(struct secondary *c)
 	pthread_mutex_unlock(&s->lock);
 }
 
-static int on_epoch_record(struct secondary *c, struct reception *rx, uint32_t lane, const void *msg, size_t len,
-			   struct ft_error *err)
+static int on_epoch_record(struct secondary *c, struct reception *rx, uint32_t lane, uint32_t type, const void *msg,
+			   size_t len, struct ft_error *err)
 {
+	char name[24];
 	enum standby_event event = STANDBY_NOTHING;
 	struct side_data side;
 	uint64_t epoch;
 	bool room;
 	int r;
 
+	if (c->capabilities & FTW_CAP_RESYNC && !c->connection)
+		return err_set(err, -EPROTO, "%s before base", record_name(type, name));
 	if (!rx->epoch_ns)
 		rx->epoch_ns = now_ns();
 	pthread_mutex_lock(&c->standby_lock);
@@ -149,6 +155,44 @@ static int on_epoch_record(struct secondary *c, struct reception *rx, uint32_t l
 	if (!r && room)
 		want_room(c);
 	return r;
+}
+
+/* Have we the image that the primary would go on from?  The epoch of it, or 0.  With standby_lock. */
+static uint64_t held_of(struct secondary *c, const struct base *b)
+{
+	uint64_t epoch = standby_epoch_image(c->standby);
+
+	return b->base_connection && b->base_connection == c->image.connection &&
+			       memcmp(c->image.session_id, c->session_id, sizeof(c->session_id)) == 0 &&
+			       epoch >= b->base_epoch
+		       ? epoch
+		       : 0;
+}
+
+/* Before anything of an epoch. */
+static int on_base(struct secondary *c, struct cursor *body, struct ft_error *err)
+{
+	uint64_t held;
+	struct base b;
+	uint32_t seq;
+	void *buf;
+	int r = consume_base(body, &b, err);
+
+	if (r)
+		return r;
+	if (!(c->capabilities & FTW_CAP_RESYNC))
+		return err_set(err, -EPROTO, "base, and hello offered no resync");
+	if (c->connection)
+		return err_set(err, -EPROTO, "base: a second one");
+	c->connection = b.connection;
+	pthread_mutex_lock(&c->standby_lock);
+	held = held_of(c, &b);
+	if (held)
+		standby_keep_image(c->standby);
+	pthread_mutex_unlock(&c->standby_lock);
+	buf = link_begin(c->link, 0, &seq);
+	r = link_end(c->link, 0, create_base_ack(buf, seq, held), deadline_in_ms(SEND_MS), err);
+	return r && link_hear_first(c->link, r) ? 0 : r;
 }
 
 static int on_sync_progress(struct secondary *c, const struct record_head *head, struct cursor *body,
@@ -214,21 +258,23 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 	case FTW_SIDE_DATA:
 		if (!(c->capabilities & FTW_CAP_SIDE_STREAM))
 			return err_set(err, -EPROTO, "side-data, and hello named no side stream");
-		return on_epoch_record(c, rx, lane, msg, len, err);
+		return on_epoch_record(c, rx, lane, head->type, msg, len, err);
 	case FTW_NOTIFY_DELTA:
 		if (!(c->capabilities & FTW_CAP_DELTA))
 			return err_set(err, -EPROTO, "notify-delta, and hello named no deltas");
-		return on_epoch_record(c, rx, lane, msg, len, err);
+		return on_epoch_record(c, rx, lane, head->type, msg, len, err);
 	case FTW_PAGE_CHECKS:
 		if (!(c->capabilities & FTW_CAP_PAGE_CHECKS))
 			return err_set(err, -EPROTO, "page-checks, and hello named none");
-		return on_epoch_record(c, rx, lane, msg, len, err);
+		return on_epoch_record(c, rx, lane, head->type, msg, len, err);
 	case FTW_NOTIFY_WRITE:
 	case FTW_NOTIFY_SLAB:
 	case FTW_ZERO_PAGES:
 	case FTW_DEVICE_STATE:
 	case FTW_COMMIT:
-		return on_epoch_record(c, rx, lane, msg, len, err);
+		return on_epoch_record(c, rx, lane, head->type, msg, len, err);
+	case FTW_BASE:
+		return on_base(c, body, err);
 	case FTW_HEARTBEAT:
 		r = consume_heartbeat(body, &beat, err);
 		rx->echo_ns = beat.time_ns;
@@ -240,7 +286,8 @@ static int on_record(struct secondary *c, struct reception *rx, uint32_t lane, c
 		return on_goodbye(c, head, body, err);
 	default:
 		if ((head->type & FTW_OPTIONAL) && !record_type_find(head->type))
-			return lane ? on_epoch_record(c, rx, lane, msg, len, err) : 0; /* the commit counts it */
+			return lane ? on_epoch_record(c, rx, lane, head->type, msg, len, err)
+				    : 0; /* the commit counts it */
 		return err_set(err, -EPROTO, "unexpected %s from the primary", record_name(head->type, name));
 	}
 }

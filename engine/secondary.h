@@ -47,6 +47,11 @@ struct secondary {
 	uint8_t session_id[16];
 	uint32_t heartbeat_ms, heartbeat_misses;
 	uint64_t capabilities; /* in use */
+	uint64_t connection;   /* ft-receive's: its number, as base said; 0: none said */
+	struct {	       /* ft-receive's, kept over connections: whose epoch the image is; connection 0: not known */
+		uint8_t session_id[16];
+		uint64_t connection;
+	} image;
 	uint32_t slab_epochs;  /* as standby_connect() has it; 0: mirror placement */
 
 	_Atomic uint64_t working_told; /* last epoch of this connection of which the primary was told that it takes long */

@@ -53,6 +53,7 @@ static const char *const counters[FT_COUNTER_COUNT] = {
 	[FT_COUNTER_SKIP_SWITCHES] = "skip-switches",
 	[FT_COUNTER_DELTA_PAGES] = "delta-pages",
 	[FT_COUNTER_DELTA_BYTES] = "delta-bytes",
+	[FT_COUNTER_RESYNCS] = "resyncs",
 };
 
 static const char *const phases[PHASE_COUNT] = {

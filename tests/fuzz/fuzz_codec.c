@@ -171,8 +171,14 @@ static void use_rest(uint32_t type, struct cursor *body, struct ft_error *err)
 	struct commit commit;
 	struct heartbeat beat;
 	struct sync_progress progress;
+	struct base base;
+	uint64_t epoch;
 
-	if (type == FTW_HELLO_ACK)
+	if (type == FTW_BASE && consume_base(body, &base, err) == 0)
+		check(base.base_connection < base.connection && !base.base_connection == !base.base_epoch);
+	else if (type == FTW_BASE_ACK)
+		consume_base_ack(body, &epoch, err);
+	else if (type == FTW_HELLO_ACK)
 		use_hello_ack(body, err);
 	else if (type == FTW_ROOM)
 		use_room(body, err);

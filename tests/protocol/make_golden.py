@@ -20,8 +20,8 @@ from xxh3 import xxh3
 M64 = 0xFFFFFFFFFFFFFFFF
 PAGES = 256  # of the page space: region "pc.ram" has pages 0 to 99, "vga.vram" 128 to 143
 (HELLO, HELLO_ACK, REFUSE, REGIONS, NOTIFY, ZERO, STATE, COMMIT, ACK, APPLIED, HEARTBEAT, BYE, ERROR, PROGRESS, SIDE, WORKING,
- SLAB, ROOM, DELTA, CHECKS) = (1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22, 0x15, 0x23, 0x16,
-                                0x17)
+ SLAB, ROOM, DELTA, CHECKS, BASE, BASE_ACK) = (1, 2, 3, 4, 0x10, 0x11, 0x12, 0x13, 0x20, 0x21, 0x30, 0x31, 0x32, 0x80000001, 0x14, 0x22, 0x15, 0x23, 0x16,
+                                0x17, 5, 6)
 SLOTS = 512  # of the ring, as few as may be
 
 
@@ -156,6 +156,12 @@ class Stream:
         for first, nr in runs_of(pages):
             self.write(lane, first, nr, epoch)
         self.notify(lane, pages, epoch)
+
+    def base(self, connection, base=0, epoch=0):
+        self.send("P", 0, BASE, struct.pack(">QQQ", connection, base, epoch))
+
+    def base_ack(self, epoch=0):
+        self.send("S", 0, BASE_ACK, struct.pack(">Q", epoch))
 
     def checks(self, lane, pages, epoch, off=0, reserved=0, more=b""):
         """Of the pages that come next."""
@@ -429,6 +435,34 @@ def good_checks():
     s.notify_slab(1, 0, [7, 9], 1)
     s.commit(1)
     s.ack(1)
+    return s
+
+
+def resync_started(connection=1, base=0, base_epoch=0, held=0, caps=8, **k):
+    s = Stream(**k)
+    s.begin(hello(offered=8), ack=hello_ack(caps=caps))
+    s.base(connection, base, base_epoch)
+    s.base_ack(held)
+    return s
+
+
+def good_resync():
+    """A first connection, one that goes on from it, a third whose base the secondary has not; heartbeats between."""
+    s = resync_started()
+    s.whole_epoch(1)
+    s.whole_epoch(2)
+    s.close()
+    s.begin(hello(offered=8, committed=1), ack=hello_ack(caps=8, committed=2))
+    s.send("P", 0, HEARTBEAT, struct.pack(">QQ", 1, 0))
+    s.base(2, 1, 1)
+    s.send("S", 0, HEARTBEAT, struct.pack(">QQ", 2, 1))
+    s.base_ack(2)
+    s.whole_epoch(1, pages=[3])
+    s.close()
+    s.begin(hello(offered=8), ack=hello_ack(caps=8))
+    s.base(4, 2, 1)
+    s.base_ack(0)
+    s.whole_epoch(1)
     return s
 
 
@@ -1637,10 +1671,54 @@ def bad_checks_end():
     return s
 
 
+# ---- resync ----
+
+
+@bad("base: no resync is in use")
+def bad_base_unasked():
+    return resync_started(caps=0)
+
+
+@bad("base: a second one")
+def bad_base_again():
+    s = resync_started()
+    s.base(2)
+    return s
+
+
+@bad("base: connection 2 goes on from connection 2", 1)
+def bad_base_itself():
+    return resync_started(connection=2, base=2, base_epoch=1)
+
+
+@bad("base: epoch 0 of connection 1", 1)
+def bad_base_epoch():
+    return resync_started(connection=2, base=1)
+
+
+@bad("base-ack: epoch 7, and there is no base")
+def bad_base_ack_unasked():
+    return resync_started(held=7)
+
+
+@bad("base-ack: epoch 2, the base's is 3")
+def bad_base_ack_old():
+    return resync_started(connection=2, base=1, base_epoch=3, held=2)
+
+
+@bad("notify-write of epoch 1: before base-ack")
+def bad_base_late():
+    s = Stream()
+    s.begin(hello(offered=8), ack=hello_ack(caps=8))
+    s.base(1)
+    s.data_pages(1, [1], 1)
+    return s
+
+
 def main(folder):
     lines = []
     for function in (good_primary, good_secondary, good_refused, good_busy, good_empty, good_no_payload, good_side, good_side_refused,
-                     good_slab, good_slab_long, good_slab_secondary, good_delta, good_checks):
+                     good_slab, good_slab_long, good_slab_secondary, good_delta, good_checks, good_resync):
         lines.append((function.__name__, function(), 0, "ok: "))
     for function, status, sentence in BAD:
         lines.append((function.__name__, function(), status, sentence))

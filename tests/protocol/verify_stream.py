@@ -23,6 +23,8 @@ RECORDS = {
     0x02: ("hello-ack", 40, 40, "no", "secondary", "0"),  # FTW_HELLO_ACK
     0x03: ("refuse", 8, 408, "any", "secondary", "0"),  # FTW_REFUSE
     0x04: ("regions", 40, 65512, "no", "primary", "0"),  # FTW_REGIONS
+    0x05: ("base", 24, 24, "no", "primary", "0"),  # FTW_BASE
+    0x06: ("base-ack", 8, 8, "no", "secondary", "0"),  # FTW_BASE_ACK
     0x10: ("notify-write", 32, 16 + 16 * 2048, "yes", "primary", "data"),  # FTW_NOTIFY_WRITE
     0x11: ("zero-pages", 32, 16 + 16 * 2048, "yes", "primary", "data"),  # FTW_ZERO_PAGES
     0x12: ("device-state", 17, 16 + 65408, "yes", "primary", "1"),  # FTW_DEVICE_STATE
@@ -41,7 +43,7 @@ RECORDS = {
     0x80000001: ("sync-progress", 24, 24, "any", "primary", "0"),  # FTW_SYNC_PROGRESS
 }
 OPTIONAL = 0x80000000  # FTW_OPTIONAL: the bit
-SIDE_STREAM, DELTA, PAGE_CHECKS = 1, 2, 4  # the capabilities
+SIDE_STREAM, DELTA, PAGE_CHECKS, RESYNC = 1, 2, 4, 8  # the capabilities
 
 
 class Bad(Exception):
@@ -193,6 +195,8 @@ class Connection:
         self.committed = self.whole = self.acked = self.applied = 0
         self.lane_epoch = {}  # lane: epoch of its last record
         self.content = {}  # page: as it was told last, None where that is not in the file; mirror placement with deltas only
+        self.base = None  # connection, base_connection, base_epoch, once it was named
+        self.held = None  # what base-ack said
         self.checks = {}  # lane: epoch and checks of the pages that its next record tells
         self.untold = {}  # (lane, page): payload, written to window 0 but not told yet
         self.ring = None  # from the first room on
@@ -299,7 +303,21 @@ class Connection:
         need(caps & ~(h["needed"] | h["offered"]) == 0, "hello-ack: a capability in use was not offered")
         need(h["beat"] <= beat <= 60000 and h["misses"] <= misses <= 1000, "hello-ack: heartbeat of %d ms, %d misses", beat,
              misses)
-        self.hello_ack = dict(credits=credits)
+        self.hello_ack = dict(credits=credits, caps=caps)
+
+    def on_base(self, entry, epoch, seq, b):
+        need(self.hello_ack["caps"] & RESYNC, "%s: no resync is in use", self.what)
+        need(self.base is None, "%s: a second one", self.what)
+        self.base = connection, base, base_epoch = struct.unpack(">QQQ", b)
+        need(base < connection, "%s: connection %d goes on from connection %d", self.what, connection, base)
+        need((base == 0) == (base_epoch == 0), "%s: epoch %d of connection %d", self.what, base_epoch, base)
+
+    def on_base_ack(self, entry, epoch, seq, b):
+        need(self.base, "%s: no base was named", self.what)
+        need(self.held is None, "%s: a second one", self.what)
+        (self.held,) = struct.unpack(">Q", b)
+        need(self.held == 0 or self.base[1], "%s: epoch %d, and there is no base", self.what, self.held)
+        need(self.held == 0 or self.held >= self.base[2], "%s: epoch %d, the base's is %d", self.what, self.held, self.base[2])
 
     def on_regions(self, entry, epoch, seq, b):
         count, reserved = struct.unpack_from(">II", b)
@@ -381,6 +399,7 @@ class Connection:
     def under_way(self, entry, epoch, seq):
         """The epoch of a record that tells something of it."""
         lane = entry.lane
+        need(self.held is not None or not self.hello_ack["caps"] & RESYNC, "%s: before base-ack", self.what)
         need(epoch > self.whole, "%s: epoch %d is over", self.what, self.whole)
         need(epoch >= self.lane_epoch.get(lane, 0), "%s: behind a record of epoch %d on its lane", self.what,
              self.lane_epoch.get(lane, 0))
@@ -504,7 +523,7 @@ class Connection:
             (page,) = struct.unpack_from(">Q", b, at)
             need(not pages or page > pages[-1], "%s: page %d is not behind the one before", self.what, page)
             need(any(a <= page < z for a, z in self.regions), "%s: page %d lies in no region", self.what, page)
-            made, at = self.delta(b, at + 8, self.content.get(page, bytes(PAGE)))
+            made, at = self.delta(b, at + 8, self.content.get(page, None if self.held else bytes(PAGE)))
             pages.append(page)
             octets.append(made)
         need(at == len(b), "%s: its length and its counts do not agree", self.what)

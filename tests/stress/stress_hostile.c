@@ -25,7 +25,7 @@ static const uint32_t types[] = { FTW_HELLO,      FTW_HELLO_ACK,    FTW_REFUSE, 
 				  FTW_ZERO_PAGES, FTW_DEVICE_STATE, FTW_COMMIT, FTW_ACK,           FTW_APPLIED,
 				  FTW_HEARTBEAT,  FTW_BYE,          FTW_ERROR,  FTW_SYNC_PROGRESS, FTW_SIDE_DATA,
 				  FTW_WORKING,    FTW_NOTIFY_SLAB,  FTW_ROOM,   FTW_NOTIFY_DELTA,  FTW_PAGE_CHECKS,
-				  UNKNOWN,        UNKNOWN_OPTIONAL };
+				  FTW_BASE,       FTW_BASE_ACK,     UNKNOWN,    UNKNOWN_OPTIONAL };
 static const uint64_t epochs[] = { 0, 1, 2, 3, 4, UINT64_MAX };
 static bool slab; /* placement */
 
@@ -84,6 +84,10 @@ static size_t make(struct raw *r, void *buf, uint32_t type, uint32_t seq, uint64
 		return create_side_data(buf, epoch, seq, 0, 1);
 	case FTW_NOTIFY_DELTA: /* nor deltas; of a page of zeros, to which nothing changes */
 		return create_deltas(buf, epoch, seq, delta, sizeof(delta), 1, digest_page(zeros, delta[7]));
+	case FTW_BASE: /* nor that of a resync */
+		return create_base(buf, seq, &(const struct base){ .connection = 1 });
+	case FTW_BASE_ACK:
+		return create_base_ack(buf, seq, 0);
 	case FTW_PAGE_CHECKS: /* nor these */
 		return create_page_checks(buf, epoch, seq, &(const uint64_t){ 1 }, 1);
 	case FTW_ACK:

@@ -424,17 +424,18 @@ static void wait_calls(struct pair *p, enum sim_op op, uint64_t more)
 /* It fails again and again: no protection comes about, and the guest runs all the same.  Then it works, and all is well. */
 static void op_fails(enum sim_op op)
 {
+	bool of_full_sync = op == SIM_OP_TRACK_START || op == SIM_OP_COLLECT_PRESENT;
 	struct pair_options opt;
 	struct pair p;
 
 	pair_options_init(&opt);
-	opt.primary = "suspect=100";
+	opt.primary = of_full_sync ? "suspect=100,resync=off" : "suspect=100";
 	opt.compare = true;
 	pair_open(&p, &opt);
 	pair_wait_protected(&p);
 	pair_wait_applied(&p, 3);
 	sim_fail_op(p.primary_sim, op, 1, UINT64_MAX);
-	if (op == SIM_OP_TRACK_START || op == SIM_OP_COLLECT_PRESENT) /* of a full sync only */
+	if (of_full_sync)
 		sim_fail_op(p.primary_sim, SIM_OP_PAUSE, 1, 1);
 	for (int i = 0; i < 3; i++) {
 		wait_calls(&p, op, 1);

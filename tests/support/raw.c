@@ -138,6 +138,7 @@ bool raw_hello(struct raw *r, uint8_t session, uint32_t heartbeat_ms, uint32_t h
 		.version_max = FTW_VERSION_MAX,
 		.placement = r->slab ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR,
 		.mode = FTW_MODE_CHECKPOINT,
+		.capabilities_offered = r->offered,
 		.nr_pages = RAW_PAGES,
 		.state_max = 65536,
 		.page_bytes = FT_PAGE_SIZE,
@@ -169,6 +170,26 @@ void raw_greet(struct raw *r, uint8_t session)
 {
 	CHECK(raw_hello(r, session, 50, 100) && raw_regions(r), "hello cannot be sent");
 	raw_expect(r, FTW_HELLO_ACK, 0);
+}
+
+uint64_t raw_base(struct raw *r, uint64_t connection, uint64_t base, uint64_t epoch)
+{
+	const struct base b = { .connection = connection, .base_connection = base, .base_epoch = epoch };
+	uint32_t seq, lane;
+	void *buf = link_begin(r->link, 0, &seq);
+	struct record_head head;
+	struct ft_error err = { 0 };
+	struct cursor body;
+	const void *msg;
+	size_t len;
+
+	CHECK(raw_send(r, 0, create_base(buf, seq, &b)), "base cannot be sent");
+	do
+		CHECK_OK(link_receive(r->link, &lane, &head, &body, &msg, &len, deadline_in_ms(WAIT_MS), &err), err);
+	while (head.type == FTW_HEARTBEAT);
+	CHECK(head.type == FTW_BASE_ACK && lane == 0, "record 0x%x instead of base-ack", head.type);
+	CHECK_OK(consume_base_ack(&body, &epoch, &err), err);
+	return epoch;
 }
 
 /* A page, all @fill, at page @at of a window. */
@@ -299,6 +320,7 @@ static struct hello_ack good_ack(const struct raw *r)
 	return (struct hello_ack){ .version = FTW_VERSION_MAX,
 				   .placement = r->slab ? FTW_PLACEMENT_SLAB : FTW_PLACEMENT_MIRROR,
 				   .epoch_credits = r->slab ? 2 : 1,
+				   .capabilities = r->offered,
 				   .generation = 1,
 				   .heartbeat_ms = 100,
 				   .heartbeat_misses = 100 };

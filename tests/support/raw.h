@@ -16,6 +16,7 @@ struct raw {
 	struct link *link;
 	uint32_t lanes; /* data lanes */
 	bool slab;	/* placement: of pair_common_settings(), else mirror; may be changed behind raw_connect() or raw_accept() */
+	uint64_t offered;  /* capabilities: of our hello as a primary, in use of our hello-ack as a secondary */
 	uint64_t position; /* in the ring, of the next page that raw_pages() writes */
 	struct room room;  /* the last that came */
 	uint64_t told_end; /* behind the last position of which we were told */
@@ -39,6 +40,8 @@ void raw_expect(struct raw *r, uint32_t type, uint64_t epoch);
 bool raw_hello(struct raw *r, uint8_t session, uint32_t heartbeat_ms, uint32_t heartbeat_misses);
 bool raw_regions(struct raw *r);
 void raw_greet(struct raw *r, uint8_t session); /* both, and the hello-ack */
+/* raw_base - behind the greeting with FTW_CAP_RESYNC offered: the epoch that base-ack says. */
+uint64_t raw_base(struct raw *r, uint64_t connection, uint64_t base, uint64_t epoch);
 /* Pages [@first, @first + @nr), all octets @fill, as data or (fill 0) told as zeros. */
 bool raw_pages(struct raw *r, uint32_t lane, uint64_t epoch, uint64_t first, uint32_t nr, uint8_t fill);
 /* raw_slab - the same at @position of the ring, wherever that is, and whatever the placement. */

@@ -50,6 +50,8 @@ union any_body {
 	struct slab_runs slab_runs;
 	struct deltas deltas;
 	struct page_checks checks;
+	struct base base;
+	uint64_t base_epoch;
 	struct room room;
 	struct device_state state;
 	struct side_data side;
@@ -77,6 +79,10 @@ static int consume_body(uint32_t type, struct cursor *body, union any_body *out,
 		return consume_deltas(body, SPACE, &out->deltas, err);
 	case FTW_PAGE_CHECKS:
 		return consume_page_checks(body, &out->checks, err);
+	case FTW_BASE:
+		return consume_base(body, &out->base, err);
+	case FTW_BASE_ACK:
+		return consume_base_ack(body, &out->base_epoch, err);
 	case FTW_ROOM:
 		return consume_room(body, &out->room, err);
 	case FTW_DEVICE_STATE:
@@ -363,6 +369,35 @@ static size_t sample_notify_delta(void)
 	return n;
 }
 
+static size_t sample_base(void)
+{
+	const uint64_t connection = between(2, UINT64_MAX);
+	const bool none = any() % 4 == 0;
+	const struct base b = { .connection = connection,
+				.base_connection = none ? 0 : between(1, connection - 1),
+				.base_epoch = none ? 0 : between(1, UINT64_MAX) };
+	size_t len = create_base(buf, 99, &b);
+	union any_body out;
+
+	must_take(buf, len, FTW_BASE, &out);
+	must_be_head(len, 0, 99);
+	cr_assert(out.base.connection == b.connection && out.base.base_connection == b.base_connection &&
+		  out.base.base_epoch == b.base_epoch);
+	return len;
+}
+
+static size_t sample_base_ack(void)
+{
+	const uint64_t epoch = any();
+	size_t len = create_base_ack(buf, 99, epoch);
+	union any_body out;
+
+	must_take(buf, len, FTW_BASE_ACK, &out);
+	must_be_head(len, 0, 99);
+	cr_assert_eq(out.base_epoch, epoch);
+	return len;
+}
+
 static size_t sample_page_checks(void)
 {
 	static uint64_t digest[FTW_NOTIFY_PAGES_MAX];
@@ -535,6 +570,8 @@ static const struct sample {
 	{ FTW_HELLO_ACK, sample_hello_ack },
 	{ FTW_REFUSE, sample_refuse },
 	{ FTW_REGIONS, sample_regions },
+	{ FTW_BASE, sample_base },
+	{ FTW_BASE_ACK, sample_base_ack },
 	{ FTW_NOTIFY_WRITE, sample_notify_write },
 	{ FTW_ZERO_PAGES, sample_zero_pages },
 	{ FTW_DEVICE_STATE, sample_device_state },
@@ -727,6 +764,10 @@ static const struct {
 	{ FTW_HELLO, 8, 8, 1 }, /* epoch where there is none */
 	{ FTW_HELLO_ACK, 8, 8, 1 },
 	{ FTW_REGIONS, 8, 8, 1 },
+	{ FTW_BASE, 8, 8, 1 },
+	{ FTW_BASE_ACK, 8, 8, 1 },
+	{ FTW_BASE, AT(ftw_base, connection), 8, 0 },
+	{ FTW_BASE, AT(ftw_base, base_connection), 8, UINT64_MAX },
 	{ FTW_HEARTBEAT, 8, 8, 1 },
 	{ FTW_ROOM, 8, 8, 1 },
 	{ FTW_NOTIFY_WRITE, 8, 8, 0 }, /* no epoch where there must be one */

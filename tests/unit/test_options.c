@@ -54,7 +54,7 @@ Test(options, defaults_are_those_of_the_table)
 	const struct ft_option *o = ft_options(&n);
 	struct ft_config cfg;
 
-	cr_assert_eq(n, 54);
+	cr_assert_eq(n, 55);
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
 	cr_expect_eq(cfg.struct_size, sizeof(cfg));
 	cr_expect_eq(cfg.role, FT_ROLE_SECONDARY);

@@ -92,7 +92,7 @@ Test(same, a_new_connection_knows_nothing, .timeout = 120)
 	uint64_t losses, pages;
 	struct pair p;
 
-	open_guest(&p, SIM_REWRITE, 20000, "interval=20,output-cut=off,skip-same=on");
+	open_guest(&p, SIM_REWRITE, 20000, "interval=20,output-cut=off,skip-same=on,resync=off");
 	for (unsigned i = 0; i < 3; i++) {
 		losses = atomic_load(&p.losses);
 		pages = counted(p.primary, FT_COUNTER_PAGES);

@@ -97,6 +97,13 @@ static void deltas(struct line *l, const struct deltas *d, bool list)
 	line_pages_end(l);
 }
 
+static void base(struct line *l, const struct base *b)
+{
+	line_u64(l, "connection", b->connection);
+	line_u64(l, "base", b->base_connection);
+	line_u64(l, "base-epoch", b->base_epoch);
+}
+
 static void page_checks(struct line *l, const struct page_checks *c)
 {
 	line_u64(l, "pages", c->count);
@@ -180,6 +187,10 @@ int record_decode(const void *msg, size_t len, uint64_t nr_pages, struct record 
 		return consume_deltas(&body, nr_pages, &out->deltas, err);
 	case FTW_PAGE_CHECKS:
 		return consume_page_checks(&body, &out->checks, err);
+	case FTW_BASE:
+		return consume_base(&body, &out->base, err);
+	case FTW_BASE_ACK:
+		return consume_base_ack(&body, &out->base_epoch, err);
 	case FTW_DEVICE_STATE:
 		return consume_device_state(&body, &out->state, err);
 	case FTW_SIDE_DATA:
@@ -222,6 +233,10 @@ void record_fields(struct line *l, const struct record *r, bool list)
 		return deltas(l, &r->deltas, list);
 	case FTW_PAGE_CHECKS:
 		return page_checks(l, &r->checks);
+	case FTW_BASE:
+		return base(l, &r->base);
+	case FTW_BASE_ACK:
+		return line_u64(l, "base-epoch", r->base_epoch);
 	case FTW_DEVICE_STATE:
 		return device_state(l, &r->state);
 	case FTW_SIDE_DATA:

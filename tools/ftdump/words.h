@@ -22,6 +22,8 @@ struct record {
 		struct slab_runs slab_runs;
 		struct deltas deltas;
 		struct page_checks checks;
+		struct base base;
+		uint64_t base_epoch;
 		struct room room;
 		struct device_state state;
 		struct side_data side;

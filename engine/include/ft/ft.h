@@ -325,6 +325,7 @@ struct ft_config {
 	uint32_t delta;		     /* primary; 1: pages that differ little from what the secondary has go as the difference; mirror placement */
 	uint64_t delta_cache_bytes;  /* primary; contents that are kept to know it */
 	uint32_t page_checks;	     /* primary; 1: send a check of each page, so that one that is damaged on the way can be named */
+	uint32_t resync;	     /* primary; 1: after a lost connection send what was written since, not all, where the secondary has the rest */
 
 	/* who may run, docs/decisions/022 */
 	const char *witness;	     /* "none", "file:PATH"; the same on both sides */
@@ -569,6 +570,7 @@ enum ft_counter {
 	FT_COUNTER_SKIP_SWITCHES,  /* "skip-same" auto: changes from looking at a sample to all pages, and back */
 	FT_COUNTER_DELTA_PAGES,	   /* pages that went as differences, */
 	FT_COUNTER_DELTA_BYTES,	   /* and octets of these */
+	FT_COUNTER_RESYNCS,	   /* connections that went on from what the secondary had, instead of a full copy */
 	FT_COUNTER_COUNT
 };
 FT_API const char *ft_counter_name(enum ft_counter c);
