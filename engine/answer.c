@@ -3,7 +3,7 @@
  * heartbeats, and notices when the secondary is silent or late.  It does not touch the guest.
  *
  * Must hold
- *   - output of n is let out only by ack(n) (promise 1);
+ *   - output of n is let out only by ack(n) (promise 1), and only while the lease is held, if there is a witness (primary_lease.c);
  *   - the secondary is believed only what it may say: in order, and of what was sent. */
 #include "primary.h"
 
@@ -38,6 +38,7 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	struct ft_session *s = p->s;
 	uint64_t now = now_ns(), cut_ns, sent_ns, acked;
 	struct epoch_job *job;
+	bool out;
 
 	pthread_mutex_lock(&s->lock);
 	acked = p->acked;
@@ -47,9 +48,8 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 		return epoch == acked + 1
 			       ? err_set(err, -EPROTO, "ack of epoch %" PRIu64 ", which was not committed", epoch)
 			       : err_set(err, -EPROTO, "ack of epoch %" PRIu64 ", expected %" PRIu64, epoch, acked + 1);
-	/* before anybody is told: a checkpoint that is over has let its output out */
-	if (s->ops.output_release)
-		s->ops.output_release(s->user, epoch);
+	/* before anybody is told: a checkpoint that is over has let its output out, but for one whose lease is late */
+	out = release_acked(p, epoch);
 	pthread_mutex_lock(&s->lock);
 	cut_ns = job->cut_ns;
 	sent_ns = job->sent_ns;
@@ -66,7 +66,8 @@ static int on_ack(struct primary *p, uint64_t epoch, struct ft_error *err)
 	stats_count(&s->stats, FT_COUNTER_EPOCHS, 1);
 	stats_add(&s->stats, FT_METRIC_ACK, now - sent_ns);
 	stats_phase(&s->stats, PHASE_ACK, now - sent_ns);
-	stats_add(&s->stats, FT_METRIC_OUTPUT_DELAY, now_ns() - cut_ns);
+	if (out)
+		stats_add(&s->stats, FT_METRIC_OUTPUT_DELAY, now_ns() - cut_ns);
 	session_tell(s, FT_EVENT_EPOCH, epoch);
 	return 0;
 }

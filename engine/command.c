@@ -177,6 +177,19 @@ static json_t *describe_rdma(const struct ft_status *s)
 	return j;
 }
 
+static json_t *describe_witness(const struct ft_status *s)
+{
+	json_t *j = json_object();
+
+	put_text(j, "witness", s->witness);
+	put_text(j, "lease", s->lease);
+	put_text(j, "holder", s->lease_holder);
+	put_u64(j, "generation", s->lease_generation);
+	put_u64(j, "left_ns", s->lease_left_ns);
+	put_text(j, "trouble", s->witness_trouble);
+	return j;
+}
+
 static int run_status(struct call *call)
 {
 	struct ft_status s;
@@ -221,6 +234,8 @@ static int run_status(struct call *call)
 		put_text(d, "capture", s.capture);
 		put_text(d, "skip_same", s.skip_same);
 	}
+	if (*s.witness)
+		json_object_set_new(d, "witness", describe_witness(&s));
 	if (*s.rdma_device)
 		json_object_set_new(d, "rdma", describe_rdma(&s));
 	return 0;
@@ -376,6 +391,8 @@ static const char *outcome_name(enum ft_failover_outcome outcome)
 		return "busy";
 	case FT_FAILOVER_FAILED:
 		return "failed";
+	case FT_FAILOVER_NOT_GRANTED:
+		return "not-granted";
 	}
 	return "?";
 }

@@ -465,6 +465,8 @@ int sync_run(struct primary *p)
 
 	if (!r)
 		r = sync_rounds(p, &err);
+	if (!r && release_settle(p))
+		r = ended(p, "the full sync", &err);
 	if (r) {
 		give_up(p, r, &err);
 		return r;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* failover.c - the promotion of a secondary, on its caller's thread: is it allowed, end the connection, finish the apply, load, run.
+/* failover.c - the promotion of a secondary, on its caller's thread: is it allowed, by the state and by the witness; end the connection, finish the apply,
+ * load, run.
  * Answers in every state (ft.h: enum ft_failover_outcome).  See secondary.h for what must hold. */
 #include "secondary.h"
 
@@ -8,6 +9,7 @@
 
 #include "clock.h"
 #include "err.h"
+#include "lease.h"
 #include "log.h"
 #include "thread.h"
 
@@ -77,6 +79,66 @@ static uint64_t lap(uint64_t *mark)
 	return took;
 }
 
+/* ---- the witness ---- */
+
+/* What the lease is taken for: the image is of the generation that its primary said hello with.  The operator's word is good for any. */
+static uint64_t expected_generation(struct secondary *c, unsigned flags)
+{
+	uint64_t generation;
+
+	pthread_mutex_lock(&c->s->lock);
+	generation = c->generation ? c->generation : UINT64_MAX;
+	pthread_mutex_unlock(&c->s->lock);
+	return flags & FT_FAILOVER_FORCE ? 0 : generation;
+}
+
+/* *@generation: that the witness has from now on; 0: it was not asked, or could not be. */
+static enum ft_failover_outcome ask_witness(struct secondary *c, unsigned flags, uint64_t *generation,
+					    struct ft_error *err)
+{
+	struct ft_session *s = c->s;
+	enum witness_answer answer;
+
+	*generation = 0;
+	if (!s->lease)
+		return FT_FAILOVER_DONE;
+	answer = lease_take(s->lease, expected_generation(c, flags), generation, err);
+	if (answer == WITNESS_YES)
+		return FT_FAILOVER_DONE;
+	*generation = 0;
+	if (answer == WITNESS_NO || !(flags & FT_FAILOVER_FORCE))
+		return FT_FAILOVER_NOT_GRANTED;
+	log_warn("failover", "%s: forced without the witness: %s", s->name, err->msg);
+	return FT_FAILOVER_DONE;
+}
+
+/* One at a time waits for the witness. */
+static bool begin_asking(struct secondary *c)
+{
+	bool first;
+
+	pthread_mutex_lock(&c->s->lock);
+	first = !c->asking;
+	c->asking = true;
+	pthread_mutex_unlock(&c->s->lock);
+	return first;
+}
+
+static void end_asking(struct secondary *c)
+{
+	pthread_mutex_lock(&c->s->lock);
+	c->asking = false;
+	pthread_mutex_unlock(&c->s->lock);
+}
+
+static void give_back(struct secondary *c)
+{
+	if (c->s->lease)
+		lease_give_back(c->s->lease);
+}
+
+/* ---- the promotion ---- */
+
 /* With the session's lock held: the latest generation that is known. */
 static uint64_t known_generation(const struct secondary *c)
 {
@@ -105,7 +167,9 @@ static int put_off(struct secondary *c, struct ft_failover_result *res, struct f
 	return err->code;
 }
 
-static int promote(struct secondary *c, bool force, struct ft_failover_result *res, struct ft_error *err)
+/* @generation: what the witness has given the promotion; 0: there is none. */
+static int promote(struct secondary *c, bool force, uint64_t generation, struct ft_failover_result *res,
+		   struct ft_error *err)
 {
 	struct ft_session *s = c->s;
 	uint64_t begun = now_ns(), mark = begun, len;
@@ -139,10 +203,13 @@ static int promote(struct secondary *c, bool force, struct ft_failover_result *r
 		res->outcome = FT_FAILOVER_FAILED;
 		write_down(c, SAYS_REFUSED, res->epoch, NULL);
 		session_event(s, EV_UNUSABLE, err->msg);
+		give_back(c);
 		return r;
 	}
 	pthread_mutex_lock(&s->lock);
-	s->generation = known_generation(c) + 1;
+	if (!generation)
+		generation = known_generation(c) + 1;
+	s->generation = generation;
 	pthread_mutex_unlock(&s->lock);
 	write_down(c, SAYS_RUNNING, res->epoch, NULL); /* if it fails: what was written before means the same */
 	session_event(s, EV_PROMOTED, NULL);
@@ -161,14 +228,39 @@ static enum ft_failover_outcome begin_promotion(struct secondary *c, unsigned fl
 	return outcome;
 }
 
+/* By the state, then by the witness, and by the state again: what that waits for takes a while.  The witness comes before the promotion, as a refusal
+ * then leaves connection, image and state as they are. */
+static enum ft_failover_outcome permit(struct secondary *c, unsigned flags, uint64_t *generation, struct ft_error *err)
+{
+	enum ft_failover_outcome outcome;
+	enum ft_state state;
+
+	outcome = may_promote(c, flags, &state, err);
+	if (outcome == FT_FAILOVER_DONE)
+		outcome = ask_witness(c, flags, generation, err);
+	if (outcome != FT_FAILOVER_DONE)
+		return outcome;
+	outcome = begin_promotion(c, flags, err);
+	if (outcome != FT_FAILOVER_DONE)
+		give_back(c);
+	return outcome;
+}
+
 int secondary_failover(struct ft_session *s, unsigned flags, struct ft_failover_result *res, struct ft_error *err)
 {
 	struct secondary *c = s->secondary;
 	struct ft_error scratch = { 0 };
+	uint64_t generation = 0;
 
 	if (!err)
 		err = &scratch;
-	res->outcome = begin_promotion(c, flags, err);
+	if (begin_asking(c)) {
+		res->outcome = permit(c, flags, &generation, err);
+		end_asking(c);
+	} else {
+		err_set(err, -EBUSY, "another failover waits for the witness");
+		res->outcome = FT_FAILOVER_BUSY;
+	}
 	if (res->outcome == FT_FAILOVER_ALREADY) {
 		res->epoch = standby_epoch_image(c->standby);
 		return 0;
@@ -176,5 +268,5 @@ int secondary_failover(struct ft_session *s, unsigned flags, struct ft_failover_
 	if (res->outcome != FT_FAILOVER_DONE)
 		return err->code;
 	err_clear(err);
-	return promote(c, flags & FT_FAILOVER_FORCE, res, err);
+	return promote(c, flags & FT_FAILOVER_FORCE, generation, res, err);
 }

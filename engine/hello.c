@@ -38,7 +38,7 @@ static struct hello make_hello(struct primary *p, struct link *l, const struct f
 		.mode = FTW_MODE_CHECKPOINT,
 		.capabilities_needed = capabilities(p, cfg),
 		.capabilities_offered = offered(p, cfg),
-		.generation = s->generation,
+		.generation = session_generation(s),
 		.epoch_committed = atomic_load(&s->epoch_acked),
 		.state_max = cfg->state_max,
 		.page_bytes = FT_PAGE_SIZE,

@@ -11,6 +11,7 @@
 
 #include "base/err.h"
 #include "crew.h"
+#include "witness.h"
 
 #define BOTH (FT_OPT_PRIMARY | FT_OPT_SECONDARY)
 #define PRIMARY FT_OPT_PRIMARY
@@ -32,7 +33,8 @@ enum setting {
 	RDMA_SIGNAL_EVERY, RDMA_QUEUE_DEPTH, RDMA_ACK_TIMEOUT, RDMA_RETRIES,
 	INTERVAL_MODE, INTERVAL_MIN, INTERVAL_MAX, TARGET_OUTPUT_DELAY, TARGET_SLOWDOWN, CAPTURE, SEND_AHEAD,
 	PLACEMENT, EPOCHS_IN_FLIGHT, RING_BYTES, SKIP_SAME, CAPTURE_THREADS, APPLY_THREADS, DELTA, DELTA_CACHE, PAGE_CHECKS,
-	RESYNC, STATE_FILE, JOIN, TLS, TLS_DIR, TLS_PSK_USER, TLS_PEER, NR_SETTINGS
+	RESYNC, STATE_FILE, JOIN, TLS, TLS_DIR, TLS_PSK_USER, TLS_PEER,
+	WITNESS, LEASE, LEASE_DRIFT, WITNESS_LOSS, NR_SETTINGS
 };
 
 #define STRING(name, flags, value, help) { name, FT_OPT_STRING, flags, 0, 0, NULL, "", value, help }
@@ -113,6 +115,11 @@ static const struct ft_option options[NR_SETTINGS] = {
 	[TLS_DIR] = STRING("tls-dir", BOTH, "", "folder of certificates (ca-cert.pem, server-cert.pem, client-cert.pem ...) or keys (keys.psk)"),
 	[TLS_PSK_USER] = STRING("tls-psk-user", BOTH, "", "name of the key in keys.psk; on a secondary the only one that it takes"),
 	[TLS_PEER] = STRING("tls-peer", BOTH, "", "names, of which the certificate of the other side must have one"),
+	[WITNESS] = STRING("witness", BOTH, "none", "who is asked which side may run: none, or file:PATH on storage that both sides see"),
+	[LEASE] = UINT("lease", BOTH, 100, HOUR_MS, "ms", "2000", "how long the right to run is good without a word from the witness"),
+	[LEASE_DRIFT] = UINT("lease-drift", BOTH, 1, HOUR_MS / 4, "ms", "100", "by how much the clocks of the two hosts may differ in that time"),
+	[WITNESS_LOSS] = CHOICE("witness-loss", PRIMARY, "safe|available", "safe",
+				"when the witness cannot be asked for too long: stop the guest, or go on where the secondary answers"),
 };
 
 static const size_t field[NR_SETTINGS] = {
@@ -174,6 +181,10 @@ static const size_t field[NR_SETTINGS] = {
 	[TLS_DIR] = FIELD(tls_dir),
 	[TLS_PSK_USER] = FIELD(tls_psk_user),
 	[TLS_PEER] = FIELD(tls_peer),
+	[WITNESS] = FIELD(witness),
+	[LEASE] = FIELD(lease_ms),
+	[LEASE_DRIFT] = FIELD(lease_drift_ms),
+	[WITNESS_LOSS] = FIELD(witness_loss),
 #undef FIELD
 };
 /* clang-format on */
@@ -183,7 +194,7 @@ _Static_assert(sizeof(enum ft_on_loss) == sizeof(uint32_t) && sizeof(enum ft_at_
 		       sizeof(enum ft_capture) == sizeof(uint32_t) && sizeof(enum ft_placement) == sizeof(uint32_t),
 	       "a choice is kept as its number");
 _Static_assert(sizeof(enum ft_interval_mode) == sizeof(uint32_t) && sizeof(enum ft_skip_same) == sizeof(uint32_t) &&
-		       sizeof(enum ft_tls) == sizeof(uint32_t),
+		       sizeof(enum ft_tls) == sizeof(uint32_t) && sizeof(enum ft_witness_loss) == sizeof(uint32_t),
 	       "a choice is kept as its number");
 
 const struct ft_option *ft_options(size_t *n)
@@ -551,6 +562,19 @@ static int check_tls(const struct ft_config *cfg, struct ft_error *err)
 	return 0;
 }
 
+/* The holder counts the bound off its lease, and who waits for it adds it: what is left must be worth a lease, with three questions in it. */
+static int check_lease(const struct ft_config *cfg, struct ft_error *err)
+{
+	if (!witness_is_none(cfg->witness) && !is_empty(cfg->state_file))
+		return err_set(
+			err, -EINVAL,
+			"state-file: goes without a witness only: each of them has its own idea of the generation");
+	if (!witness_is_none(cfg->witness) && cfg->lease_drift_ms * 4 > cfg->lease_ms)
+		return err_set(err, -EINVAL, "lease-drift: %u ms is more than a quarter of the lease, %u ms",
+			       cfg->lease_drift_ms, cfg->lease_ms);
+	return witness_check(cfg->witness, err);
+}
+
 int options_check(const struct ft_config *cfg, struct ft_error *err)
 {
 	int r;
@@ -590,7 +614,9 @@ int options_check(const struct ft_config *cfg, struct ft_error *err)
 		return err_set(err, -EINVAL, "ring-bytes: %llu is not a multiple of %u",
 			       (unsigned long long)cfg->ring_bytes, FT_PAGE_SIZE);
 	r = check_rdma(cfg, err);
-	return r ? r : check_tls(cfg, err);
+	if (!r)
+		r = check_tls(cfg, err);
+	return r ? r : check_lease(cfg, err);
 }
 
 int options_set_live(struct ft_config *cfg, const char *name, const char *value, struct ft_error *err)

@@ -23,6 +23,7 @@ int primary_create(struct ft_session *s, struct ft_error *err)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	p->s = s;
 	s->primary = p;
+	pthread_mutex_init(&p->release.lock, NULL);
 	p->regions_wanted = 1;
 	queue_init(&p->free_slabs);
 	queue_init(&p->to_ship);
@@ -126,6 +127,8 @@ int primary_start(struct ft_session *s, struct ft_error *err)
 	    cow_create(&p->cow, &s->stats.metric[FT_METRIC_WRITE_FAULT]))
 		return err_set(err, -ENOMEM, "no memory for capture by copy on write");
 	r = copier_create(&p->copier, s->cfg.capture_threads, "ft-capture", err);
+	if (!r)
+		r = primary_acquire(s, err);
 	if (r)
 		return r;
 	session_event(s, EV_START, NULL);
@@ -170,6 +173,7 @@ void primary_destroy(struct ft_session *s)
 	cow_destroy(p->cow);
 	queue_fini(&p->free_slabs);
 	queue_fini(&p->to_ship);
+	pthread_mutex_destroy(&p->release.lock);
 	free(p->slab);
 	free(p->slab_work);
 	free(p->plan);

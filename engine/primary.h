@@ -20,6 +20,7 @@
 #include "controller.h"
 #include "cow.h"
 #include "delta.h"
+#include "lease.h"
 #include "link.h"
 #include "pool.h"
 #include "queue.h"
@@ -75,6 +76,14 @@ struct ahead {
 	struct bitmap *now;
 };
 
+/* What of the output may leave; with a witness only, see primary_lease.c. */
+struct release {
+	pthread_mutex_t lock; /* the VMM is told with it held */
+	uint64_t acked, out;  /* epochs of this connection: that may leave, of which the VMM was told */
+	bool all;	      /* everything may, and the VMM was not told */
+	bool ended;	      /* nothing may any more: FENCED */
+};
+
 struct primary {
 	struct ft_session *s;
 	pthread_t thread;
@@ -94,6 +103,8 @@ struct primary {
 	uint32_t nr_jobs; /* those in use */
 	struct work side_work;
 	enum ft_capture capture; /* as set */
+	enum ft_witness_loss witness_loss; /* as set */
+	struct release release;
 	struct cow *cow;	 /* NULL: pages are always copied in the pause */
 	struct copier copier;	 /* of the pause; epoch thread only */
 
@@ -194,6 +205,21 @@ void primary_drop(struct primary *p, const struct ft_error *why);
 bool primary_lost(struct primary *p);
 /* primary_wait - with s->lock held: like cond_wait_until, but -ENOTCONN when the connection is lost, -ECANCELED when stopping. */
 int primary_wait_locked(struct primary *p, uint64_t deadline);
+
+/* -- primary_lease.c -- */
+/* primary_raise - epoch thread: the witness knows that what the secondary has is an old image from now on.  WITNESS_YES also without a witness. */
+enum witness_answer primary_raise(struct primary *p, struct ft_error *err);
+/* primary_lease_ended - the guest may not run here any more, and why. */
+bool primary_lease_ended(struct primary *p, struct ft_error *why);
+/* release_acked - answer thread: output up to @epoch may leave.  False: it does when the lease is renewed.
+ * release_all - epoch thread: all of it may.  release_begin - of a connection: its epochs count from 1.
+ * release_end - epoch thread: nothing may any more.
+ * release_settle - epoch thread, before output is cut for the first time in a connection: all that was to leave has left.  As primary_wait_locked(). */
+bool release_acked(struct primary *p, uint64_t epoch);
+void release_all(struct primary *p);
+void release_begin(struct primary *p);
+void release_end(struct primary *p);
+int release_settle(struct primary *p);
 
 /* -- epoch.c: epoch thread -- */
 /* sync_run - full sync up to and including the first epoch's capture.  0 or negative (the connection is lost). */

@@ -3,7 +3,8 @@
  *
  * Must hold
  *   - whatever happens to the connection, the guest runs, but in FENCED or when the operator stopped it (promise 8);
- *   - output that no ack covers is let out only by ALONE, IDLE or a new session that the standby accepted: see state.c. */
+ *   - output that no ack covers is let out only by ALONE, IDLE or a new session that the standby accepted: see state.c; with a witness it knows before
+ *     of the first two (may_go_alone()), and nothing leaves without the lease (primary_lease.c). */
 #include "primary.h"
 
 #include <errno.h>
@@ -105,15 +106,6 @@ int primary_wait_locked(struct primary *p, uint64_t deadline)
 
 /* ---- output ---- */
 
-static void release_all(struct primary *p)
-{
-	struct ft_session *s = p->s;
-
-	p->output_held = false;
-	if (s->ops.output_release)
-		s->ops.output_release(s->user, UINT64_MAX);
-}
-
 static void stop_guest(struct primary *p)
 {
 	struct ft_session *s = p->s;
@@ -137,6 +129,61 @@ static void change(struct primary *p, enum state_event event, const char *reason
 		release_all(p);
 }
 
+/* ---- who may run ---- */
+
+static void note(struct primary *p, enum statefile_word word)
+{
+	struct ft_session *s = p->s;
+
+	written_note(s, word, s->generation, p->session_id, atomic_load(&s->epoch_acked));
+}
+
+static void fence(struct primary *p, enum state_event event, const char *why)
+{
+	release_end(p);
+	stop_guest(p); /* before it is told: who reads FENCED relies on it */
+	if (event == EV_PEER_ACTIVE)
+		note(p, SAYS_FENCED);
+	change(p, event, why);
+	if (p->s->lease)
+		lease_give_back(p->s->lease);
+}
+
+/* True: the guest was stopped, as it may not run here any more. */
+static bool stood_down(struct primary *p)
+{
+	struct ft_error why = { 0 };
+
+	if (!primary_lease_ended(p, &why))
+		return false;
+	fence(p, EV_LEASE_OVER, why.msg);
+	return true;
+}
+
+/* Output goes free when the witness knows that the standby has an old image, and not before.  If it cannot be asked, it stays held. */
+static bool may_go_alone(struct primary *p)
+{
+	struct ft_error err = { 0 };
+	enum witness_answer answer = primary_raise(p, &err);
+
+	if (answer != WITNESS_YES)
+		session_reason(p->s, err.msg);
+	return answer == WITNESS_YES;
+}
+
+/* Protection is stopped while output is held: the guest goes on, and what it sends, if the witness knows it, or is not needed. */
+static void leave(struct primary *p)
+{
+	struct ft_error err = { 0 };
+	enum witness_answer answer;
+
+	if (!p->output_held || session_state(p->s) == FT_STATE_FENCED)
+		return;
+	answer = primary_raise(p, &err);
+	if (answer == WITNESS_NO || (answer == WITNESS_UNKNOWN && p->witness_loss == FT_WITNESS_SAFE))
+		fence(p, EV_LEASE_OVER, err.msg);
+}
+
 /* ---- one connection ---- */
 
 static void reset_connection(struct primary *p)
@@ -155,6 +202,7 @@ static void reset_connection(struct primary *p)
 	p->next_epoch = 1;
 	p->round = 0;
 	p->peer_promotes = false;
+	release_begin(p);
 	pace_begin(p);
 	atomic_store(&s->epoch_running, 1);
 	atomic_store(&s->epoch_sent, 0);
@@ -248,13 +296,6 @@ static void end_hold(struct primary *p)
 		return;
 	let_run(p);
 	atomic_store(&s->guest_paused, false);
-}
-
-static void note(struct primary *p, enum statefile_word word)
-{
-	struct ft_session *s = p->s;
-
-	written_note(s, word, s->generation, p->session_id, atomic_load(&s->epoch_acked));
 }
 
 static void epochs(struct primary *p)
@@ -388,13 +429,14 @@ static void after_loss(struct primary *p)
 	resync_after_loss(p);
 	session_config(s, &cfg);
 	p->suspect_until_ns = suspect_deadline(p, &cfg);
-	if (p->dropped) {
+	if (p->dropped && (!p->output_held || may_go_alone(p))) {
 		p->dropped = false;
 		change(p, EV_DROPPED, p->loss);
 		stop_tracking(p);
 		wait_after_drop(p, &cfg);
 		return;
 	}
+	p->dropped = false;
 	if (p->output_held) {
 		/* ask the secondary again at once: nothing leaves until we know */
 		change(p, EV_PEER_LOST_HELD, p->loss);
@@ -449,12 +491,12 @@ static void wait_for_next_attempt(struct primary *p, const struct ft_error *why)
 	snprintf(reason, sizeof(reason), "%s%s%s", p->loss, *p->loss ? "; tried again: " : "", why->msg);
 	reason[FT_ERROR_MAX - 1] = '\0';
 	if (session_state(s) == FT_STATE_SUSPECT) {
-		if (suspect_over(p, &cfg)) {
+		if (!suspect_over(p, &cfg)) {
+			session_reason(s, reason);
+		} else if (may_go_alone(p)) {
 			change(p, EV_SUSPECT_OVER, reason);
 			if (!resync_has_base(p))
 				stop_tracking(p);
-		} else {
-			session_reason(s, reason);
 		}
 		until = deadline_in_ms(SUSPECT_RETRY_MS);
 	} else {
@@ -500,9 +542,7 @@ static void attempt(struct primary *p)
 	if (promoting && !p->peer_promotes)
 		p->suspect_until_ns = suspect_deadline(p, &cfg);
 	if (r == -EOWNERDEAD) {
-		stop_guest(p); /* before it is told: who reads FENCED relies on it */
-		note(p, SAYS_FENCED);
-		change(p, EV_PEER_ACTIVE, err.msg);
+		fence(p, EV_PEER_ACTIVE, err.msg);
 		return;
 	}
 	if (r) {
@@ -527,8 +567,10 @@ void *epoch_main(void *arg)
 	struct ft_session *s = p->s;
 
 	while (!session_stopping(s) && session_state(s) != FT_STATE_FENCED)
-		attempt(p);
+		if (!stood_down(p))
+			attempt(p);
 	stop_tracking(p);
+	leave(p);
 	if (session_state(s) != FT_STATE_FENCED) {
 		end_hold(p);
 		note_end(p);

@@ -8,6 +8,7 @@
 #include "clock.h"
 #include "err.h"
 #include "faultpoint.h"
+#include "lease.h"
 #include "log.h"
 #include "thread.h"
 
@@ -248,6 +249,8 @@ int secondary_start(struct ft_session *s, struct ft_error *err)
 
 	if (!r)
 		r = standby_create(&c->standby, s->regions, &opt, err);
+	if (!r)
+		r = session_lease_open(s, &(struct lease_options){ 0 }, err);
 	if (!r)
 		r = tp_listen(&c->listener, s->listen_uri, &params, err);
 	if (r)

@@ -68,6 +68,7 @@ struct secondary {
 	bool bye;	     /* the primary ended the protection */
 	bool quit;	     /* ft-apply is to end */
 	bool complete;	     /* an epoch of some session was committed since the start */
+	bool asking;	     /* a failover waits for the witness */
 };
 
 /* -- secondary.c -- */

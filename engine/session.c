@@ -14,6 +14,7 @@
 #include "clock.h"
 #include "err.h"
 #include "faultpoint.h"
+#include "lease.h"
 #include "log.h"
 #include "options.h"
 #include "thread.h"
@@ -222,8 +223,9 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->tls_dir = keep(s->cfg.tls_dir); /* an older struct has none */
 	s->tls_psk_user = keep(s->cfg.tls_psk_user);
 	s->tls_peer = keep(s->cfg.tls_peer);
+	s->witness = keep(s->cfg.witness);
 	if (!s->name || !s->peer_uri || !s->listen_uri || !s->identity || !s->record_path || !s->state_path ||
-	    !s->tls_dir || !s->tls_psk_user || !s->tls_peer)
+	    !s->tls_dir || !s->tls_psk_user || !s->tls_peer || !s->witness)
 		return err_set(err, -ENOMEM, "no memory for a session");
 	if (strlen(s->name) >= FT_NAME_MAX || !text_printable(s->name, strlen(s->name)))
 		return err_set(err, -EINVAL, "name: at most %u printable ASCII characters", FT_NAME_MAX - 1);
@@ -240,6 +242,7 @@ static int copy_config(struct ft_session *s, const struct ft_config *cfg, struct
 	s->cfg.tls_dir = s->tls_dir;
 	s->cfg.tls_psk_user = s->tls_psk_user;
 	s->cfg.tls_peer = s->tls_peer;
+	s->cfg.witness = s->witness;
 	return options_check(&s->cfg, err);
 }
 
@@ -247,6 +250,7 @@ static void session_free(struct ft_session *s)
 {
 	if (!s)
 		return;
+	lease_close(s->lease); /* its thread calls the primary */
 	primary_destroy(s);
 	secondary_destroy(s);
 	recording_close(s->recording);
@@ -262,6 +266,7 @@ static void session_free(struct ft_session *s)
 	free(s->tls_dir);
 	free(s->tls_psk_user);
 	free(s->tls_peer);
+	free(s->witness);
 	pthread_mutex_destroy(&s->event_lock);
 	pthread_mutex_destroy(&s->lock);
 	pthread_cond_destroy(&s->cond);
@@ -386,6 +391,8 @@ static int claim(struct ft_session *s, unsigned flags, struct ft_error *err)
 	if (s->written.claimed)
 		return 0;
 	r = s->role == FT_ROLE_PRIMARY ? primary_claim(s, flags, err) : written_begin_secondary(s, err);
+	if (!r && s->role == FT_ROLE_PRIMARY)
+		r = primary_acquire(s, err);
 	pthread_mutex_lock(&s->lock);
 	s->written.claimed = r == 0;
 	pthread_mutex_unlock(&s->lock);
@@ -581,6 +588,7 @@ static void read_status(struct ft_session *s, struct ft_status *out)
 		secondary_memory(s, &out->memory_bytes, &out->memory_cap_bytes);
 		secondary_link_status(s, out);
 	}
+	session_lease_status(s, out);
 	snprintf(out->bottleneck, sizeof(out->bottleneck), "%s", stats_bottleneck(&s->stats));
 }
 

@@ -23,9 +23,10 @@ struct ft_session {
 	enum ft_role role;
 	struct ft_vmm_ops ops;
 	void *user;
-	char *name, *peer_uri, *listen_uri, *identity, *record_path, *state_path, *tls_dir, *tls_psk_user, *tls_peer;
+	char *name, *peer_uri, *listen_uri, *identity, *record_path, *state_path, *tls_dir, *tls_psk_user, *tls_peer, *witness;
 	struct recording *recording; /* NULL: none */
 	int stop_fd;		     /* eventfd: readable once the session is to end */
+	struct lease *lease;	     /* made by the start, under lock; NULL: there is no witness */
 
 	struct region_table *regions; /* RCU: readers rcu_dereference, writers hold lock and then synchronize_rcu */
 
@@ -79,10 +80,19 @@ struct ft_state_sink {
 	size_t len, cap;
 };
 
+/* session_lease.c */
+struct lease_options;
+/* session_lease_open - s->lease, if there is a witness; @opt has the callbacks. */
+int session_lease_open(struct ft_session *s, const struct lease_options *opt, struct ft_error *err);
+void session_lease_status(struct ft_session *s, struct ft_status *out);
+uint64_t session_generation(struct ft_session *s);
+void session_set_generation(struct ft_session *s, uint64_t generation);
+
 /* primary.c */
 int primary_create(struct ft_session *s, struct ft_error *err);
 int primary_claim(struct ft_session *s, unsigned flags, struct ft_error *err);
 int primary_start(struct ft_session *s, struct ft_error *err);
+int primary_acquire(struct ft_session *s, struct ft_error *err); /* the lease, if there is a witness; again: is it ours still? */
 void primary_join(struct ft_session *s);
 void primary_destroy(struct ft_session *s);
 void primary_wake(struct ft_session *s);

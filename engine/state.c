@@ -9,6 +9,7 @@
  *                       |                                                 | hello-ok               | hello-ok
  *                       |                                                 +-----> SYNCING <--------+
  *   CONNECTING, SUSPECT, ALONE --peer-active--> FENCED       any but FENCED --stop--> IDLE       SYNCING, PROTECTED --dropped--> ALONE
+ *   any of these --lease-over--> FENCED (with a witness)
  *
  * Secondary
  *   IDLE --start--> WAITING --hello-ok--> STANDBY_SYNCING --first-commit--> STANDBY --peer-lost-held--> STANDBY_SUSPECT
@@ -20,7 +21,8 @@
  *   PROMOTING --unusable--> REFUSED --failover (forced)--> PROMOTING               inactive --stop--> IDLE
  *
  * PROTECTED: output of epochs <= acked is out, later output is held.  SUSPECT: nothing is let out, because we do not know whether
- * the standby runs.  ALONE: we are sure enough (policy) that it does not; output is free.  FENCED: it does; the guest is stopped. */
+ * the standby runs.  ALONE: we are sure enough (policy; with a witness: it was told) that it does not; output is free.  FENCED: it does, or
+ * may; the guest is stopped. */
 #include "state.h"
 
 #include <stddef.h>
@@ -65,6 +67,11 @@ static const struct row table[] = {
 	{ 0, FT_STATE_SUSPECT, EV_PEER_ACTIVE, { FT_STATE_FENCED, ACT_STOP_GUEST, "the secondary took over" } },
 	{ 0, FT_STATE_ALONE, EV_HELLO_OK, { FT_STATE_SYNCING, ACT_NONE, "secondary is back" } },
 	{ 0, FT_STATE_ALONE, EV_PEER_ACTIVE, { FT_STATE_FENCED, ACT_STOP_GUEST, "the secondary took over" } },
+	{ 0, FT_STATE_CONNECTING, EV_LEASE_OVER, { FT_STATE_FENCED, ACT_STOP_GUEST, "no lease" } },
+	{ 0, FT_STATE_SYNCING, EV_LEASE_OVER, { FT_STATE_FENCED, ACT_STOP_GUEST, "no lease" } },
+	{ 0, FT_STATE_PROTECTED, EV_LEASE_OVER, { FT_STATE_FENCED, ACT_STOP_GUEST, "no lease" } },
+	{ 0, FT_STATE_SUSPECT, EV_LEASE_OVER, { FT_STATE_FENCED, ACT_STOP_GUEST, "no lease" } },
+	{ 0, FT_STATE_ALONE, EV_LEASE_OVER, { FT_STATE_FENCED, ACT_STOP_GUEST, "no lease" } },
 	{ 0, FT_STATE_CONNECTING, EV_STOP, { FT_STATE_IDLE, ACT_RELEASE_OUTPUT, "stopped" } },
 	{ 0, FT_STATE_SYNCING, EV_STOP, { FT_STATE_IDLE, ACT_RELEASE_OUTPUT, "stopped" } },
 	{ 0, FT_STATE_PROTECTED, EV_STOP, { FT_STATE_IDLE, ACT_RELEASE_OUTPUT, "stopped" } },
@@ -144,6 +151,7 @@ static const char *const event_names[EV_COUNT] = {
 	[EV_DROPPED] = "dropped",
 	[EV_SUSPECT_OVER] = "suspect-over",
 	[EV_PEER_ACTIVE] = "peer-active",
+	[EV_LEASE_OVER] = "lease-over",
 	[EV_FAILOVER] = "failover",
 	[EV_PROMOTED] = "promoted",
 	[EV_UNUSABLE] = "unusable",

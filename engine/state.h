@@ -16,6 +16,7 @@ enum state_event {
 	EV_DROPPED,	 /* primary: the policy at the cap ended the protection, and the secondary was told */
 	EV_SUSPECT_OVER, /* primary: the policy lets it go on alone */
 	EV_PEER_ACTIVE,	 /* primary: the other side says that it runs the machine */
+	EV_LEASE_OVER,	 /* primary: the witness says that it is not ours to run, or could not be asked for too long */
 	EV_FAILOVER,	 /* secondary: promotion begins */
 	EV_PROMOTED,	 /* secondary: the machine runs here */
 	EV_UNUSABLE,	 /* secondary: the promotion failed */

@@ -87,11 +87,12 @@ end:	do
 	:: atomic { !WAITS_FOR_ACK && primary_lives && !fenced && !alone && out + 1 < epoch && LEASE_HELD ->
 		n = out + 1;
 		let_out(n) }
-	:: atomic { primary_lives && !fenced && holder == PRIMARY && since_renewal > 0 && LEASE_HELD ->
+	/* also when it is late: the witness knows whether it is the primary's still */
+	:: atomic { primary_lives && !fenced && holder == PRIMARY && since_renewal > 0 ->
 		heard = true;
 		since_renewal = 0 }
 	/* without the secondary: the witness knows it before output is free */
-	:: atomic { primary_lives && !fenced && !alone && !connected && LEASE_HELD ->
+	:: atomic { primary_lives && !fenced && !alone && !connected ->
 		if
 		:: holder == PRIMARY ->
 			GOES_ALONE;

@@ -33,6 +33,10 @@ static inline struct timespec timespec_of_ns(uint64_t ns)
 	return (struct timespec){ .tv_sec = (time_t)(ns / NS_PER_S), .tv_nsec = (long)(ns % NS_PER_S) };
 }
 
+/* boot_now_ns - the same while the host runs, and it does not stand still while the host sleeps: for what others count on meanwhile, as a lease.
+ * CLOCK_BOOTTIME; a function of its own so that a test can put another clock in its place. */
+uint64_t boot_now_ns(void);
+
 /* For poll(): ms left, rounded up so that a wait never ends early; 0 when over, -1 for never.  At most an hour: ask again. */
 static inline int deadline_poll_ms(uint64_t deadline)
 {

@@ -120,7 +120,7 @@ static int resume_guest(struct ft_session *s, uint32_t timeout_ms, struct ft_err
 
 static int failover(struct ft_session *s, unsigned flags, struct ft_failover_result *res, struct ft_error *err)
 {
-	static const int code[] = { 0, 0, -EINVAL, -ENODATA, -EADDRINUSE, -EBUSY, -EIO };
+	static const int code[] = { 0, 0, -EINVAL, -ENODATA, -EADDRINUSE, -EBUSY, -EIO, -ESTALE };
 	struct fake_session *f = enter(s);
 	int r;
 

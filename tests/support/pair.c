@@ -164,6 +164,7 @@ void pair_start_secondary(struct pair *p)
 	pair_settings(&cfg, p->opt.secondary);
 	cfg.identity = sim_identity(p->secondary_sim);
 	cfg.state_file = p->opt.secondary_state;
+	cfg.witness = p->opt.witness;
 	cfg.listen = uri;
 	cfg.record = recording("secondary", record, sizeof(record));
 	CHECK_OK(ft_session_open(&p->secondary, &cfg, sim_ops_of(p->secondary_sim), p->secondary_sim, &err), err);
@@ -193,6 +194,7 @@ void pair_start_primary(struct pair *p, const char *uri)
 	pair_settings(&cfg, p->opt.primary);
 	cfg.identity = sim_identity(p->primary_sim);
 	cfg.state_file = p->opt.primary_state;
+	cfg.witness = p->opt.witness;
 	cfg.peer = uri;
 	cfg.record = recording("primary", record, sizeof(record));
 	CHECK_OK(sim_start(p->primary_sim, &err), err);

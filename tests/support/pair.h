@@ -19,6 +19,7 @@ struct pair_options {
 	const char *primary_state, *secondary_state; /* state files; NULL: none */
 	const char *fault;		 /* SPEC of fault(SPEC)/ around the primary's connections; NULL: none */
 	const char *listen_fault;	 /* the same around the secondary's */
+	const char *witness;		 /* of both sides; NULL: none */
 	bool use_proxy;			 /* connect through pair->proxy */
 	bool use_loopback;		 /* in-process transport */
 	const char *listen;		 /* where the secondary listens: "rdma:ADDRESS:0"; NULL: a port of 127.0.0.1 */

@@ -235,12 +235,13 @@ Test(command, acting)
 
 Test(command, failover_has_a_code_for_each_outcome)
 {
-	static const char *const code[] = { "", "", "not-secondary", "no-image", "peer-alive", "busy", "failed" };
+	static const char *const code[] = { "",           "",     "not-secondary", "no-image",
+					    "peer-alive", "busy", "failed",        "not-granted" };
 	struct fake_session f;
 	json_t *r;
 
 	fake_init(&f, FT_ROLE_SECONDARY, FT_STATE_STANDBY);
-	for (enum ft_failover_outcome o = FT_FAILOVER_DONE; o <= FT_FAILOVER_FAILED; o++) {
+	for (enum ft_failover_outcome o = FT_FAILOVER_DONE; o <= FT_FAILOVER_NOT_GRANTED; o++) {
 		f.outcome = o;
 		r = ask(&f, "{\"cmd\":\"failover\"}");
 		cr_expect_eq(json_is_true(json_object_get(r, "ok")), o <= FT_FAILOVER_ALREADY);

@@ -192,6 +192,35 @@ static void set_rdma(struct ft_status *s)
 	s->rdma_unpins = 57;
 }
 
+Test(ftctl, status_with_a_witness)
+{
+	const json_t *w;
+	json_t *j;
+
+	strcpy(fake.status.witness, "file:/srv/ft/web1");
+	strcpy(fake.status.lease, "held");
+	strcpy(fake.status.lease_holder, "a:1:2");
+	fake.status.lease_generation = 4;
+	fake.status.lease_left_ns = 1500000000;
+	expect("status", 0, "  lease        held for 1.50 s; file:/srv/ft/web1 has generation 4 of a:1:2\n");
+	cr_expect_null(strstr(out, "NO ANSWER"), "%s", out);
+	cr_expect_eq(run("status --json"), 0);
+	j = json_loads(out, 0, NULL);
+	cr_assert(j, "%s", out);
+	w = json_object_get(j, "witness");
+	cr_expect_str_eq(json_string_value(json_object_get(w, "lease")), "held");
+	cr_expect_str_eq(json_string_value(json_object_get(w, "holder")), "a:1:2");
+	cr_expect_eq(json_integer_value(json_object_get(w, "generation")), 4);
+	cr_expect_eq(json_integer_value(json_object_get(w, "left_ns")), 1500000000);
+	json_decref(j);
+	strcpy(fake.status.lease, "none");
+	strcpy(fake.status.witness_trouble, "disk full");
+	fake.status.lease_holder[0] = '\0';
+	fake.status.lease_left_ns = 0;
+	expect("status", 0, "  lease        not ours; file:/srv/ft/web1 has generation 4 of nobody\n");
+	cr_expect(strstr(out, "  witness      NO ANSWER: disk full\n"), "%s", out);
+}
+
 Test(ftctl, status_over_rdma)
 {
 	json_t *j, *rdma;
@@ -261,9 +290,9 @@ Test(ftctl, settings)
 
 Test(ftctl, exit_status_of_a_failover)
 {
-	static const int status[] = { 0, 0, 5, 4, 3, 9, 1 };
+	static const int status[] = { 0, 0, 5, 4, 3, 9, 1, 10 };
 
-	for (enum ft_failover_outcome o = FT_FAILOVER_DONE; o <= FT_FAILOVER_FAILED; o++) {
+	for (enum ft_failover_outcome o = FT_FAILOVER_DONE; o <= FT_FAILOVER_NOT_GRANTED; o++) {
 		fake.outcome = o;
 		cr_expect_eq(run("failover"), status[o], "outcome %d", (int)o);
 	}

@@ -54,7 +54,7 @@ Test(options, defaults_are_those_of_the_table)
 	const struct ft_option *o = ft_options(&n);
 	struct ft_config cfg;
 
-	cr_assert_eq(n, 57);
+	cr_assert_eq(n, 61);
 	ft_config_init(&cfg, FT_ROLE_SECONDARY);
 	cr_expect_eq(cfg.struct_size, sizeof(cfg));
 	cr_expect_eq(cfg.role, FT_ROLE_SECONDARY);
@@ -276,6 +276,15 @@ Test(options, check_refuses_what_cannot_work)
 	cfg = ok;
 	cfg.rdma_chunk = 3u << 20;
 	refused(&cfg, "rdma-chunk: 3145728 is not a power of two");
+	cfg.rdma_chunk = 1u << 20;
+	cfg.witness = "/tmp/w";
+	refused(&cfg, "witness: '/tmp/w' is neither none nor file:PATH");
+	cfg.witness = "file:/tmp/w";
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
+	cfg.lease_drift_ms = cfg.lease_ms / 4 + 1;
+	refused(&cfg, "lease-drift: 501 ms is more than a quarter of the lease, 2000 ms");
+	cfg.witness = NULL;
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
 	cfg.rdma_chunk = 16u << 20;
 	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
 	cfg.rdma_pin_budget = 63u << 20;

@@ -71,12 +71,14 @@ Test(state, fenced_is_final_and_stops_the_guest)
 			      ft_state_name(change->next));
 		if (change->next == FT_STATE_FENCED) {
 			cr_assert(change->actions & ACT_STOP_GUEST);
-			cr_assert_eq(event, EV_PEER_ACTIVE);
+			cr_assert(event == EV_PEER_ACTIVE || event == EV_LEASE_OVER);
 		}
 	}
-	for (enum ft_state s = FT_STATE_CONNECTING; s <= FT_STATE_ALONE; s++)
+	for (enum ft_state s = FT_STATE_CONNECTING; s <= FT_STATE_ALONE; s++) {
+		cr_assert_eq(state_next(FT_ROLE_PRIMARY, s, EV_LEASE_OVER)->next, FT_STATE_FENCED);
 		if (s != FT_STATE_SYNCING && s != FT_STATE_PROTECTED) /* connected: the peer cannot say so there */
 			cr_assert_eq(state_next(FT_ROLE_PRIMARY, s, EV_PEER_ACTIVE)->next, FT_STATE_FENCED);
+	}
 }
 
 Test(state, an_image_that_the_primary_left_behind_is_marked_stale)

@@ -241,6 +241,7 @@ static int status_of(const json_t *reply)
 		{ "no-session", EXIT_NOT_PROTECTED },
 		{ "timeout", EXIT_TIMEOUT },
 		{ "busy", EXIT_BUSY },
+		{ "not-granted", EXIT_NOT_GRANTED },
 	};
 	const char *code = field_text(reply, "code");
 

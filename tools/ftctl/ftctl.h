@@ -20,6 +20,7 @@ enum {
 	EXIT_NO_PROCESS = 7,
 	EXIT_TIMEOUT = 8,
 	EXIT_BUSY = 9,
+	EXIT_NOT_GRANTED = 10,
 };
 
 struct args {

@@ -384,7 +384,7 @@ static const struct cli_program program = {
 	.more = "A command that is none of these is passed on to the process, with KEY=VALUE operands.\n\n"
 		"Exit status: 0 done, 1 failed, 2 usage, 3 refused: the primary lives, 4 refused: no complete image, 5 "
 		"not a "
-		"secondary, 6 not protected, 7 no process, 8 timed out, 9 busy.",
+		"secondary, 6 not protected, 7 no process, 8 timed out, 9 busy, 10 refused: by the witness.",
 	.options = common,
 	.commands = commands,
 	.other = &other,

@@ -162,6 +162,23 @@ static void line_state_file(FILE *out, const json_t *s)
 		fprintf(out, "  %-12s NO: %s\n", "written", error);
 }
 
+static void line_witness(FILE *out, const json_t *s)
+{
+	const json_t *w = json_object_get(s, "witness");
+	const char *holder = field_text(w, "holder"), *lease = field_text(w, "lease");
+	char a[HUMAN_MAX];
+
+	if (!w)
+		return;
+	fprintf(out, "  %-12s %s", "lease", strcmp(lease, "none") == 0 ? "not ours" : lease);
+	if (field_u64(w, "left_ns"))
+		fprintf(out, " for %s", human_ns(a, field_u64(w, "left_ns")));
+	fprintf(out, "; %s has generation %" PRIu64 " of %s\n", field_text(w, "witness"), field_u64(w, "generation"),
+		*holder ? holder : "nobody");
+	if (*field_text(w, "trouble"))
+		fprintf(out, "  %-12s NO ANSWER: %s\n", "witness", field_text(w, "trouble"));
+}
+
 void report_status(FILE *out, const json_t *s, const json_t *stats)
 {
 	bool is_primary = strcmp(field_text(s, "role"), "primary") == 0;
@@ -196,6 +213,7 @@ void report_status(FILE *out, const json_t *s, const json_t *stats)
 		json_is_true(json_object_get(s, "guest_paused")) ? ", PAUSED" : "");
 	fprintf(out, "  %-12s %" PRIu64 "\n", "generation", field_u64(s, "generation"));
 	line_state_file(out, s);
+	line_witness(out, s);
 	if (*field_text(s, "bottleneck"))
 		fprintf(out, "  %-12s %s\n", "bottleneck", field_text(s, "bottleneck"));
 }

@@ -47,7 +47,7 @@ enum ft_state {
 	FT_STATE_PROTECTED,  /* epochs commit: guest runs, output of epochs <= acked is out, the rest held */
 	FT_STATE_SUSPECT,    /* peer lost: output held, we do not know whether the standby runs */
 	FT_STATE_ALONE,	     /* going on without a standby: output free, unprotected, reconnecting */
-	FT_STATE_FENCED,     /* the other side took over: guest stopped, output dropped */
+	FT_STATE_FENCED,     /* the other side took over, or the lease is over: guest stopped, output dropped */
 	/* secondary */
 	FT_STATE_WAITING,	    /* listening, no complete image */
 	FT_STATE_STANDBY_SYNCING,   /* a primary is connected, no complete image of it yet */
@@ -254,6 +254,12 @@ enum ft_placement {
 	FT_PLACEMENT_SLAB,	 /* in a ring, one behind the other: long writes, several epochs on their way, memory for the ring only */
 };
 
+/* The witness could not be asked for so long that the lease is over. */
+enum ft_witness_loss {
+	FT_WITNESS_SAFE = 0,  /* the guest is stopped: FENCED */
+	FT_WITNESS_AVAILABLE, /* it goes on, and so does its output where the secondary acknowledges it, until the witness says that another has the lease */
+};
+
 /* How a secondary's memory is registered with its rdma device. */
 enum ft_rdma_registration {
 	FT_RDMA_CHUNKS = 0, /* chunk by chunk, when first written; least recently used ones are given back within a budget */
@@ -334,6 +340,12 @@ struct ft_config {
 	const char *tls_dir;	     /* of certificates or keys, with QEMU's names */
 	const char *tls_psk_user;    /* psk; primary: its name; secondary: the only one that it takes, "": each that has a key */
 	const char *tls_peer;	     /* x509: names, of which the peer's certificate must have one; "": primary: the host of `peer`; secondary: any */
+
+	/* who may run, docs/decisions/022 */
+	const char *witness;	     /* "none", "file:PATH"; the same on both sides */
+	uint32_t lease_ms;	     /* how long a renewal is good */
+	uint32_t lease_drift_ms;     /* by how much the two hosts' clocks may differ in that time */
+	enum ft_witness_loss witness_loss; /* primary */
 };
 
 /* ft_config_init - defaults of @role.  (Through the _sized function: it writes no more than the caller's struct has.) */
@@ -387,7 +399,8 @@ FT_API FT_MUST int ft_session_remove_region(struct ft_session *s, uint32_t regio
 
 enum { FT_CLAIM_RUNNING = 1 }; /* the guest runs already, as it has all the time: the other side is not asked */
 
-/* ft_session_claim - primary, before ft_session_start() and before the guest runs: may it run here?  Without "state-file" it may.  With one:
+/* ft_session_claim - primary, before ft_session_start() and before the guest runs: may it run here?  With neither "witness" nor "state-file" it may.  With a witness the
+ * lease is taken: -EBUSY: another side holds it and lives; blocks for "lease" and "lease-drift" where a holder did not give it back; the end of the session gives it back.  With a state file:
  * looks what it says; if the machine ran here before, asks the secondary, for about "suspect" and one "connect-timeout" at most;
  * raises the generation and writes it down.  ft_session_start() does it where it was not done.  Blocks.
  * -EOWNERDEAD: this side has lost the machine (it was fenced, it is a standby, or the other side says that it runs it): not before it has been a secondary.
@@ -456,6 +469,7 @@ enum ft_failover_outcome {
 	FT_FAILOVER_PEER_ALIVE,	  /* the primary is connected and sends heartbeats; needs FORCE */
 	FT_FAILOVER_BUSY,	  /* another call is at it */
 	FT_FAILOVER_FAILED,	  /* the VMM could not load or start; see the error; state REFUSED.  Or it could not be written down (without FORCE): nothing has changed */
+	FT_FAILOVER_NOT_GRANTED,  /* by the witness: another holds the lease and lives, went on alone since, or it could not be asked; nothing has changed */
 };
 
 struct ft_failover_result {
@@ -464,7 +478,8 @@ struct ft_failover_result {
 	uint64_t stop_ns, apply_ns, load_ns, activate_ns, total_ns; /* phases; 0 if not reached */
 };
 
-/* ft_session_failover - promote this secondary.  Answers in every state; blocks until done.  An apply under way
+/* ft_session_failover - promote this secondary.  Answers in every state; blocks until done.  With a witness the lease is taken first, which may take as
+ * long as "lease" and "lease-drift"; FORCE is for a witness that cannot be asked, and for an old image, not against a holder that lives.  An apply under way
  * is finished first.  Returns 0 for DONE and ALREADY, else a negative errno with the reason in @err.
  * @res is always filled.  Not from a callback. */
 FT_API FT_MUST int ft_session_failover(struct ft_session *s, unsigned flags, struct ft_failover_result *res,
@@ -480,7 +495,7 @@ struct ft_status {
 	char peer[128];		/* address of the other side, "" if none */
 	char reason[FT_ERROR_MAX]; /* why the state is what it is */
 	uint64_t state_age_ns;
-	uint64_t generation;	/* rises with every promotion */
+	uint64_t generation;	/* rises with every promotion; with a witness, that has it, also with each start of a primary and when it goes on alone */
 	uint64_t epoch_running, epoch_sent, epoch_acked, epoch_applied;
 	uint32_t interval_ms;
 	uint32_t sync_round;
@@ -516,6 +531,13 @@ struct ft_status {
 	char state_file[FT_STATE_FILE_MAX];
 	char state_file_says[16];
 	char state_file_error[FT_ERROR_MAX];
+	/* With a witness; empty and 0 without. */
+	char witness[128];	   /* as it is set, cut at the end if it is long */
+	char lease[8];		   /* "held"; "late": output waits; "over", "lost"; "none": it is not ours */
+	char lease_holder[64];	   /* as the witness had it last; "" nobody */
+	uint64_t lease_generation; /* likewise */
+	uint64_t lease_left_ns;	   /* until it is late */
+	char witness_trouble[FT_ERROR_MAX]; /* why it did not answer last; "" it did */
 };
 /* ft_session_status - as of now. */
 FT_API void ft_session_status_sized(struct ft_session *s, struct ft_status *out, size_t size);
