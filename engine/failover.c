@@ -92,7 +92,7 @@ static uint64_t expected_generation(struct secondary *c, unsigned flags)
 	return flags & FT_FAILOVER_FORCE ? 0 : generation;
 }
 
-/* *@generation: that the witness has from now on; 0: it was not asked, or could not be. */
+/* *@generation: that the witness has from now on; 0: it could not be asked. */
 static enum ft_failover_outcome ask_witness(struct secondary *c, unsigned flags, uint64_t *generation,
 					    struct ft_error *err)
 {
@@ -100,8 +100,6 @@ static enum ft_failover_outcome ask_witness(struct secondary *c, unsigned flags,
 	enum witness_answer answer;
 
 	*generation = 0;
-	if (!s->lease)
-		return FT_FAILOVER_DONE;
 	answer = lease_take(s->lease, expected_generation(c, flags), generation, err);
 	if (answer == WITNESS_YES)
 		return FT_FAILOVER_DONE;
@@ -254,7 +252,9 @@ int secondary_failover(struct ft_session *s, unsigned flags, struct ft_failover_
 
 	if (!err)
 		err = &scratch;
-	if (begin_asking(c)) {
+	if (!s->lease) {
+		res->outcome = begin_promotion(c, flags, err);
+	} else if (begin_asking(c)) {
 		res->outcome = permit(c, flags, &generation, err);
 		end_asking(c);
 	} else {
