@@ -283,8 +283,13 @@ Test(options, check_refuses_what_cannot_work)
 	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
 	cfg.lease_drift_ms = cfg.lease_ms / 4 + 1;
 	refused(&cfg, "lease-drift: 501 ms is more than a quarter of the lease, 2000 ms");
+	cfg.lease_drift_ms = 500;
+	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
+	cfg.state_file = "/somewhere";
+	refused(&cfg, "state-file: goes without a witness only");
 	cfg.witness = NULL;
 	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
+	cfg.state_file = NULL;
 	cfg.rdma_chunk = 16u << 20;
 	cr_expect_eq(options_check(&cfg, &err), 0, "%s", err.msg);
 	cfg.rdma_pin_budget = 63u << 20;
