@@ -97,10 +97,8 @@ static enum ft_failover_outcome ask_witness(struct secondary *c, unsigned flags,
 					    struct ft_error *err)
 {
 	struct ft_session *s = c->s;
-	enum witness_answer answer;
+	enum witness_answer answer = lease_take(s->lease, expected_generation(c, flags), generation, err);
 
-	*generation = 0;
-	answer = lease_take(s->lease, expected_generation(c, flags), generation, err);
 	if (answer == WITNESS_YES)
 		return FT_FAILOVER_DONE;
 	*generation = 0;

@@ -135,7 +135,7 @@ static void note(struct primary *p, enum statefile_word word)
 {
 	struct ft_session *s = p->s;
 
-	written_note(s, word, s->generation, p->session_id, atomic_load(&s->epoch_acked));
+	written_note(s, word, session_generation(s), p->session_id, atomic_load(&s->epoch_acked));
 }
 
 static void fence(struct primary *p, enum state_event event, const char *why)
